@@ -1,0 +1,1 @@
+"""The learning core: pure, no clock, no files, no network, no settings."""
