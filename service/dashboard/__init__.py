@@ -1,0 +1,1 @@
+"""The page: static files, and the build step that fetches its third-party files."""
