@@ -96,8 +96,9 @@ class FeedState:
 class CandleFeed(Protocol):
     """Closed candles of one market: ordered, each once, validated, without unannounced holes.
 
-    Entering the context reaches the exchange and reads the market's data: raises ConfigurationError for a symbol or timeframe the exchange
-    does not have, FeedUnreachable when it does not answer. Leaving it closes every socket within 5 s.
+    Entering the context reaches the exchange and reads the market's data: raises ConfigurationError for a symbol or
+    timeframe the exchange does not have, FeedUnreachable when it does not answer. Leaving it closes every socket
+    within 5 s.
     """
 
     market: str
@@ -108,9 +109,10 @@ class CandleFeed(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     def stream(self, after: int | None, backfill: int) -> AsyncIterator[FeedItem]:
-        """Yield for ever, first what is missing since candle ``after`` (exclusive), or the last ``backfill`` candles when None.
+        """Yield for ever, first what is missing since candle ``after`` (exclusive).
 
-        Consecutive candles differ by ``interval_ms`` unless a Gap that covers the hole came between them.
+        ``after`` None begins with the last ``backfill`` candles. Consecutive candles differ by ``interval_ms`` unless a
+        Gap that covers the hole came between them.
         """
         ...
 
@@ -142,7 +144,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A learner's whole state after learning candle ``open_time``; ``data`` is opaque bytes, ``loss`` its rolling log loss."""
+    """A learner's whole state after learning candle ``open_time``, opaque bytes; ``loss`` is its rolling log loss."""
 
     open_time: int
     step: int
@@ -236,7 +238,7 @@ class CheckpointStore(Protocol):
     async def save(self, run: Run, checkpoint: Checkpoint) -> None: ...
 
     async def latest(self, run: Run) -> Checkpoint | None:
-        """Return the newest checkpoint whose content hash is right; a damaged one is set aside and the one before is used."""
+        """Return the newest checkpoint whose content hash is right; damaged ones on the way are set aside."""
         ...
 
     async def set_aside(self, run: Run, checkpoint: Checkpoint, reason: str) -> None:
@@ -252,7 +254,7 @@ class CheckpointStore(Protocol):
 
 
 class LearnerHandle(Protocol):
-    """The learner in its own process. Calls run one at a time there; every method raises LearnerUnavailable while it is down."""
+    """The learner in its own process, one call at a time; every method raises LearnerUnavailable while it is down."""
 
     async def predict(self, candle: Candle) -> Prediction: ...
     async def learn(self, candle: Candle) -> Learned: ...
@@ -268,7 +270,7 @@ Phase = Literal["starting", "warming_up", "live", "stale", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class MarketStatus:
-    """A market at a glance. ``phase`` is ``live`` only when predictions are current; ``reason`` says why not, for people."""
+    """A market at a glance. ``phase`` is ``live`` only when predictions are current; ``reason`` says why not."""
 
     market: str
     phase: Phase
@@ -309,7 +311,10 @@ class LiveMarket(Protocol):
         ...
 
     async def rollback(self) -> dict[str, Any]:
-        """Go back to the checkpoint before the newest; returns {"open_time", "step"}. Raises LivewickError when there is none."""
+        """Go back to the checkpoint before the newest; returns {"open_time", "step"}.
+
+        Raises LivewickError when there is none.
+        """
         ...
 
 

@@ -1,0 +1,129 @@
+"""Recorder: stores what happened, in order, from a bounded backlog, however long the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, TypeVarTuple
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from service.ports import Checkpoint, CheckpointStore, RecordBatch, RecordStore, Run, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+BACKLOG_LIMIT = 7200
+"""Two hours of 1 s candles: what an outage of the database may last before no more candles are taken."""
+
+BATCH_LIMIT = 500
+CHECKPOINTS_WAITING = 2
+"""Of the checkpoints that wait for the database only the newest are kept: each holds the whole learner."""
+
+
+class Recorder:
+    """Writes entries in the order they were put; a checkpoint is written after everything put before it.
+
+    ``put`` waits only when the backlog is full. Publishing never waits for the database.
+    """
+
+    def __init__(self, store: RecordStore, checkpoints: CheckpointStore, limit: int = BACKLOG_LIMIT) -> None:
+        self._store = store
+        self._checkpoints = checkpoints
+        self._limit = limit
+        # Full: put() waits, so the pipeline stops taking candles and says why.
+        self._entries: deque[RecordBatch | Checkpoint] = deque()
+        self._changed = asyncio.Condition()
+        self.database_ok = True
+
+    @property
+    def backlog(self) -> int:
+        """How many entries wait to be stored, the ones being written included."""
+        return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        return len(self._entries) >= self._limit
+
+    async def put(self, entry: RecordBatch | Checkpoint) -> None:
+        """Queue the entry; waits while the backlog is full."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self.full)
+            self._entries.append(entry)
+            if isinstance(entry, Checkpoint):
+                self._drop_old_checkpoints()
+            self._changed.notify_all()
+
+    def put_soon(self, entry: RecordBatch) -> None:
+        """Queue a rare small entry from a callback, also past the limit; it is stored with the next one."""
+        self._entries.append(entry)
+
+    async def drained(self) -> None:
+        """Return when everything put so far is stored."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._entries)
+
+    async def run(self, run: Run) -> None:
+        """Store for ever. Nothing leaves the backlog before the database has it."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._entries)
+            count, write = self._next_write(run)
+            await self.insist(write)
+            async with self._changed:
+                for _ in range(count):
+                    self._entries.popleft()
+                self._changed.notify_all()
+
+    async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Make the call until the database takes it, with backoff and jitter; an outage is logged once."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            wait=wait_random_exponential(multiplier=0.1, max=3),
+            before_sleep=self._note_outage,
+        )
+        result: T = await retrying(call, *args)
+        if not self.database_ok:
+            self.database_ok = True
+            log.info("database is back", backlog=self.backlog)
+        return result
+
+    def _next_write(self, run: Run) -> tuple[int, Callable[[], Awaitable[None]]]:
+        """Return how many entries the next write covers, and the write."""
+        first = self._entries[0]
+        if isinstance(first, Checkpoint):
+            return 1, lambda: self._checkpoints.save(run, first)
+        batch, count = RecordBatch(), 0
+        for entry in self._entries:
+            # A correction replaces a row, so it stays apart from the rows written before it.
+            if isinstance(entry, Checkpoint) or count == BATCH_LIMIT or (entry.corrections and count):
+                break
+            _extend(batch, entry)
+            count += 1
+            if entry.corrections:
+                break
+        return count, lambda: self._store.write(run, batch)
+
+    def _drop_old_checkpoints(self) -> None:
+        """Keep the newest waiting checkpoints; the first entry may be on its way to the database and stays."""
+        waiting = [entry for entry in self._entries if isinstance(entry, Checkpoint) and entry is not self._entries[0]]
+        for entry in waiting[:-CHECKPOINTS_WAITING]:
+            self._entries.remove(entry)
+
+    def _note_outage(self, state: RetryCallState) -> None:
+        if self.database_ok:
+            self.database_ok = False
+            error = state.outcome.exception() if state.outcome else None
+            log.warning("database is away; predictions go on", reason=str(error), backlog=self.backlog)
+
+
+def _extend(batch: RecordBatch, entry: RecordBatch) -> None:
+    batch.candles += entry.candles
+    batch.corrections += entry.corrections
+    batch.predictions += entry.predictions
+    batch.steps += entry.steps
+    batch.trends += entry.trends
+    batch.events += entry.events

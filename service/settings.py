@@ -1,0 +1,175 @@
+"""Settings: environment variables and ``.env``, all named ``LIVEWICK_…``; read only by ``cli.py`` and ``app.py``."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from service.ports import ConfigurationError
+
+PREFIX = "LIVEWICK_"
+DATABASE_DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+SECRET_WORDS = re.compile(r"key|secret|password|token|proxy|auth|private|passphrase|credential|cookie", re.IGNORECASE)
+MASK = "********"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """The values in force. Names, defaults and meanings are those of the README's settings table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    database_url: str = "sqlite+aiosqlite:///data/livewick.db"
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    feed: Literal["auto", "exchange", "simulated"] = "auto"
+    exchange: str = Field("binance", pattern=r"^[a-z0-9_]+$")
+    symbols: tuple[str, ...] = ("ETH/USDT",)
+    timeframe: str = Field("1s", pattern=r"^[1-9]\d{0,3}[smhdwM]$")
+    ccxt: dict[str, Any] = Field(default_factory=dict)
+    backfill: int = Field(3600, ge=0, le=1_000_000)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    model: Literal["small", "base", "large"] = "small"
+    window: int | None = Field(None, ge=2, le=4096)
+    trend_horizon: int = Field(60, ge=1, le=86_400)
+    learning_rate: float | None = Field(None, gt=0, le=1)
+    clip_norm: float = Field(1.0, gt=0)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    gradient_checkpointing: bool = False
+    seed: int = Field(0, ge=0, lt=2**63)
+    checkpoint_every: Positive = 300
+    checkpoint_url: str = ""
+    retention_days: int = Field(0, ge=0)
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    allow_anonymous: bool = False
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("symbols", "api_keys", "allowed_origins", "allowed_hosts", "trusted_proxies", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("symbols")
+    @classmethod
+    def _some_symbols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("names no symbol")
+        if len(set(value)) != len(value):
+            raise ValueError("names a symbol twice")
+        return value
+
+    @field_validator("ccxt", mode="before")
+    @classmethod
+    def _json_object(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value or "{}")
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is not a JSON object ({error.msg} at character {error.pos})") from None
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        try:
+            driver = make_url(value).drivername
+        except ArgumentError:
+            raise ValueError("is not a database URL") from None
+        if driver not in DATABASE_DRIVERS:
+            raise ValueError(f"must start with one of {', '.join(f'{name}://' for name in DATABASE_DRIVERS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Settings:
+        if not is_loopback(self.host) and not self.api_keys and not self.allow_anonymous:
+            raise ValueError(
+                f"{PREFIX}HOST is not a loopback address and {PREFIX}API_KEYS is empty: set keys, "
+                f"or {PREFIX}ALLOW_ANONYMOUS=true if everyone may use this service"
+            )
+        return self
+
+    def masked(self) -> dict[str, Any]:
+        """Return every value under its environment name, secrets replaced by a mask."""
+        values = self.model_dump()
+        values["database_url"] = make_url(self.database_url).render_as_string(hide_password=True)
+        values["api_keys"] = tuple(MASK for _ in self.api_keys)
+        values["ccxt"] = _mask(self.ccxt)
+        values["checkpoint_url"] = _mask_url(self.checkpoint_url)
+        return {PREFIX + name.upper(): value for name, value in values.items()}
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a server bound to ``host`` can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(environment: Mapping[str, str] | None = None, env_file: Path | None = Path(".env")) -> Settings:
+    """Read the settings; the environment wins over ``env_file``. Raises ConfigurationError naming every bad one."""
+    from_file: dict[str, str] = {}
+    if env_file is not None and env_file.is_file():
+        try:
+            from_file = {name: value or "" for name, value in dotenv_values(env_file).items()}
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{env_file} cannot be read: {error}") from None
+    merged = {**from_file, **(os.environ if environment is None else environment)}
+    given = {name[len(PREFIX) :].lower(): value for name, value in merged.items() if name.startswith(PREFIX)}
+    _refuse_unknown(given)
+    # An empty value means the default: docker-compose hands on variables that nobody set as empty ones.
+    try:
+        return Settings.model_validate({name: value for name, value in given.items() if value != ""})
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(_describe(item) for item in error.errors(include_input=False))) from None
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    for name in sorted(set(given) - set(Settings.model_fields)):
+        close = difflib.get_close_matches(name, Settings.model_fields, 1)
+        hint = f"; did you mean {PREFIX}{close[0].upper()}?" if close else ""
+        raise ConfigurationError(f"unknown setting {PREFIX}{name.upper()}{hint}")
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    name = ".".join(str(part) for part in error["loc"]).upper()
+    return f"{PREFIX}{name}: {message}" if name else message
+
+
+def _mask(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: MASK if SECRET_WORDS.search(key) and item else _mask(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mask(item) for item in value]
+    return _mask_url(value) if isinstance(value, str) else value
+
+
+def _mask_url(value: str) -> str:
+    return re.sub(r"(?<=://)[^/@\s]+@", f"{MASK}@", value)

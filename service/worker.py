@@ -1,0 +1,307 @@
+"""LearnerWorker: keeps one child process with the learner alive, and its state exact across the child's deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from models.candle import Candle
+from models.config import LearnerConfig
+from models.records import Learned, Prediction
+from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
+from service.ports import LearnerUnavailable, LivewickError
+
+log = structlog.get_logger(__name__)
+
+
+class CheckpointRefused(LivewickError):
+    """The learner could not take this state: damaged, or of another shape or version."""
+
+
+class LearnerKeepsDying(LivewickError):
+    """The child died too often in a minute: a person has to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """``hang_seconds``: a live call without an answer for so long means the child hangs, and it is killed."""
+
+    start_seconds: float = 90.0
+    hang_seconds: float = 5.0
+    preview_seconds: float = 10.0
+    deaths: int = 5
+    deaths_window_seconds: float = 60.0
+    previews_waiting: int = 64
+
+
+class LearnerWorker:
+    """The learner in its own process.
+
+    After a death the child is started again from the last checkpoint, and every call acknowledged since is made again
+    in order. Steps are deterministic, so its state is then the one that was lost, and nobody outside has to know more
+    than "try again".
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        *,
+        limits: WorkerLimits | None = None,
+        on_restart: Callable[[str], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._limits = limits or WorkerLimits()
+        self._on_restart = on_restart or (lambda _reason: None)
+        self._process: asyncio.subprocess.Process | None = None
+        self._replies: _Replies | None = None
+        self._connected = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._base: bytes | None = None
+        self._loaded = False
+        # Calls acknowledged since the last checkpoint; the pipeline takes one every few hundred candles: a bound.
+        self._journal: list[tuple[str, tuple[Any, ...]]] = []
+        self._deaths: deque[float] = deque(maxlen=self._limits.deaths)
+        # At most so many previews in flight; further ones wait for a place.
+        self._preview_places = asyncio.Semaphore(self._limits.previews_waiting)
+        self._next_id = 0
+        self.restarts = 0
+        self.short_score: dict[str, Any] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the learner would answer now."""
+        return self._ready.is_set()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, None while there is none."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        """Keep the child running for ever. Raises LearnerKeepsDying."""
+        try:
+            while True:
+                replies = await self._spawn()
+                try:
+                    if self._loaded:
+                        await self._restore()
+                except (LearnerUnavailable, CheckpointRefused) as error:
+                    log.warning("learner could not be restored", error=str(error))
+                    self._kill()
+                await replies.lost
+                await self._bury()
+        finally:
+            await self._stop()
+
+    async def ready(self) -> None:
+        """Return when the child is up and holds the state of the last acknowledged call."""
+        await self._ready.wait()
+
+    async def load(self, checkpoint: bytes | None) -> dict[str, Any]:
+        """Start the learner afresh or from ``checkpoint``; returns its description. Raises CheckpointRefused."""
+        while True:
+            await self._connected.wait()
+            try:
+                description = await self._start(checkpoint)
+            except LearnerUnavailable:
+                continue
+            self._base, self._loaded = checkpoint, True
+            self._journal.clear()
+            self._ready.set()
+            return description
+
+    async def predict(self, candle: Candle) -> Prediction:
+        prediction: Prediction = await self._live("predict", candle, journal=True)
+        return prediction
+
+    async def learn(self, candle: Candle) -> Learned:
+        reply: LearnReply = await self._live("learn", candle, journal=True)
+        self.short_score = reply.short_score
+        return reply.learned
+
+    async def pause(self) -> None:
+        await self._live("pause", journal=True)
+
+    async def resume(self) -> None:
+        await self._live("resume", journal=True)
+
+    async def checkpoint(self) -> tuple[int | None, int, bytes]:
+        """Return (last open_time learned, steps, state); from now on restarts begin here.
+
+        Must not overlap another call that changes the learner.
+        """
+        open_time, step, data = await self._live("checkpoint", seconds=self._limits.start_seconds)
+        self._base = data
+        self._journal.clear()
+        return open_time, step, data
+
+    async def preview(self, candles: Sequence[Candle]) -> Prediction:
+        """Answer a POST /predict; waiting ones are answered together and after anything live."""
+        async with self._preview_places:
+            self._require_ready()
+            try:
+                prediction: Prediction = await self._call("preview", (tuple(candles),), self._limits.preview_seconds)
+            except TimeoutError:
+                raise LearnerUnavailable("the learner is too busy to answer previews", 2) from None
+            return prediction
+
+    async def score(self, window: int | None, live: bool) -> dict[str, Any]:
+        score: dict[str, Any] = await self._live("score", window, live)
+        return score
+
+    async def describe(self) -> dict[str, Any]:
+        description: dict[str, Any] = await self._live("describe")
+        return description
+
+    async def weights_hash(self) -> str:
+        """Return the hash over every weight and optimizer value."""
+        value: str = await self._live("weights_hash")
+        return value
+
+    async def _live(self, method: str, *args: Any, journal: bool = False, seconds: float | None = None) -> Any:
+        self._require_ready()
+        value = await self._call_or_kill(method, args, seconds or self._limits.hang_seconds)
+        if journal:
+            self._journal.append((method, args))
+        return value
+
+    def _require_ready(self) -> None:
+        if not self._ready.is_set():
+            raise LearnerUnavailable("the learner is starting")
+
+    async def _start(self, checkpoint: bytes | None) -> dict[str, Any]:
+        description: dict[str, Any] = await self._call_or_kill(
+            "start", (self._config, checkpoint), self._limits.start_seconds
+        )
+        return description
+
+    async def _restore(self) -> None:
+        await self._start(self._base)
+        for method, args in self._journal:
+            await self._call_or_kill(method, args, self._limits.hang_seconds)
+        self._ready.set()
+
+    async def _call_or_kill(self, method: str, args: tuple[Any, ...], seconds: float) -> Any:
+        try:
+            return await self._call(method, args, seconds)
+        except TimeoutError:
+            log.warning("learner hangs and is killed", method=method, after_seconds=seconds)
+            self._kill()
+            raise LearnerUnavailable("the learner hung and is being restarted") from None
+
+    async def _call(self, method: str, args: tuple[Any, ...], seconds: float) -> Any:
+        if self._replies is None:
+            raise LearnerUnavailable("the learner is starting")
+        self._next_id += 1
+        async with asyncio.timeout(seconds):
+            reply = await self._replies.ask(Request(self._next_id, method, args))
+        if reply.error is not None:
+            raise CheckpointRefused(f"{reply.error[0]}: {reply.error[1]}")
+        return reply.value
+
+    async def _spawn(self) -> _Replies:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "service.learner_process", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, self._replies = await loop.create_connection(lambda: _Replies(self._disconnected), sock=ours)
+        self._connected.set()
+        return self._replies
+
+    def _disconnected(self) -> None:
+        self._ready.clear()
+        self._connected.clear()
+
+    def _kill(self) -> None:
+        self._disconnected()
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _bury(self) -> None:
+        """Reap the dead child and count it. Raises LearnerKeepsDying."""
+        self._replies = None
+        self._kill()
+        code = await self._process.wait() if self._process else None
+        self.restarts += 1
+        self._deaths.append(time.monotonic())
+        reason = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if self._loaded:
+            self._on_restart(reason)
+        log.warning("learner process ended and is started again", reason=reason, restarts=self.restarts)
+        window = self._limits.deaths_window_seconds
+        if len(self._deaths) == self._limits.deaths and self._deaths[-1] - self._deaths[0] <= window:
+            raise LearnerKeepsDying(f"the learner died {len(self._deaths)} times within {window:.0f} s, last: {reason}")
+
+    async def _stop(self) -> None:
+        if self._replies is not None:
+            self._replies.close()
+        self._kill()
+        if self._process is not None:
+            await self._process.wait()
+
+
+class _Replies(asyncio.Protocol):
+    """Our end of the socket pair: matches replies with the calls that wait for them."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+
+    async def ask(self, request: Request) -> Reply:
+        """Send and wait. Raises LearnerUnavailable when the child is lost meanwhile."""
+        if self._transport is None or self._transport.is_closing():
+            raise LearnerUnavailable("the learner is restarting")
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = future
+        try:
+            self._transport.write(encode(request))
+            return await future
+        finally:
+            self._waiting.pop(request.id, None)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes no other  # nosec B101
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._buffer)
+            if len(self._buffer) < HEADER.size + length:
+                return
+            reply: Reply = decode(bytes(self._buffer[HEADER.size : HEADER.size + length]))
+            del self._buffer[: HEADER.size + length]
+            future = self._waiting.get(reply.id)
+            if future is not None and not future.done():
+                future.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(LearnerUnavailable("the learner died and is being restarted"))
+        if not self.lost.done():
+            self.lost.set_result(None)
