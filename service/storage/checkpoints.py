@@ -1,0 +1,100 @@
+"""SqlCheckpointStore: a learner's states as rows, each written in one transaction and checked by its hash when read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.ports import Checkpoint, CheckpointStore, Run
+from service.storage.database import Database
+from service.storage.records import insert_for
+from service.storage.tables import checkpoints
+
+KEPT = 5
+KEPT_ASIDE = 2
+
+
+class SqlCheckpointStore(CheckpointStore):
+    """The last five good checkpoints of a run and its best one (lowest loss), in the database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def save(self, run: Run, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint in one transaction, over one of the same ``open_time``, and forget those not kept."""
+        digest = await asyncio.to_thread(sha256, checkpoint.data)
+        row = {
+            "run_id": run.id,
+            "open_time": checkpoint.open_time,
+            "step": checkpoint.step,
+            "created_at": checkpoint.created_at,
+            "loss": checkpoint.loss,
+            "sha256": digest,
+            "size": len(checkpoint.data),
+            "data": checkpoint.data,
+            "location": None,
+            "set_aside": None,
+        }
+        async with self.database.writing() as connection:
+            statement = insert_for(connection)(checkpoints).values(row)
+            changed = {name: statement.excluded[name] for name in row}
+            await connection.execute(
+                statement.on_conflict_do_update(index_elements=["run_id", "open_time"], set_=changed)
+            )
+            await forget_old(connection, run)
+
+    async def latest(self, run: Run) -> Checkpoint | None:
+        """Return the newest checkpoint whose content hash is right; damaged ones are set aside."""
+        return await self._newest(run, None)
+
+    async def previous(self, run: Run, before: int) -> Checkpoint | None:
+        """Return the newest good checkpoint with ``open_time`` before this one."""
+        return await self._newest(run, before)
+
+    async def set_aside(self, run: Run, checkpoint: Checkpoint, reason: str) -> None:
+        """Never offer this checkpoint again."""
+        await self._set_aside(run, checkpoint.open_time, reason)
+
+    async def _set_aside(self, run: Run, open_time: int, reason: str) -> None:
+        async with self.database.writing() as connection:
+            mine = (checkpoints.c.run_id == run.id, checkpoints.c.open_time == open_time)
+            await connection.execute(update(checkpoints).where(*mine).values(set_aside=reason))
+
+    async def _newest(self, run: Run, before: int | None) -> Checkpoint | None:
+        while (row := await self._row(run, before)) is not None:
+            if await asyncio.to_thread(sha256, row.data) == row.sha256:
+                return Checkpoint(row.open_time, row.step, row.created_at, row.loss, bytes(row.data))
+            await self._set_aside(run, row.open_time, "its content does not match its hash")
+        return None
+
+    async def _row(self, run: Run, before: int | None) -> Any:
+        query = select(checkpoints).where(checkpoints.c.run_id == run.id, checkpoints.c.set_aside.is_(None))
+        if before is not None:
+            query = query.where(checkpoints.c.open_time < before)
+        async with self.database.reading() as connection:
+            return (await connection.execute(query.order_by(checkpoints.c.open_time.desc()).limit(1))).first()
+
+
+async def forget_old(connection: AsyncConnection, run: Run) -> None:
+    """Delete what is neither among the newest five good ones, nor the best, nor the newest two set aside."""
+    mine = select(checkpoints.c.id).where(checkpoints.c.run_id == run.id)
+    newest_first = mine.order_by(checkpoints.c.open_time.desc())
+    good = checkpoints.c.set_aside.is_(None)
+    best = mine.where(good, checkpoints.c.loss.is_not(None)).order_by(checkpoints.c.loss).limit(1)
+    keep = [
+        newest_first.where(good).limit(KEPT),
+        best,
+        newest_first.where(~good).limit(KEPT_ASIDE),
+    ]
+    # Three subqueries instead of one union: both databases refuse LIMIT inside a plain union.
+    kept = or_(*(checkpoints.c.id.in_(query) for query in keep))
+    await connection.execute(delete(checkpoints).where(checkpoints.c.run_id == run.id, ~kept))
+
+
+def sha256(data: bytes) -> str:
+    """Return the content hash in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,216 @@
+"""Database: one engine, opened from a URL, with bounded reads and one writer at a time on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import URL, event, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.ports import ConfigurationError
+from service.storage.errors import expected_trouble
+
+CONNECT_TIMEOUT_SECONDS = 4.0
+READ_TIMEOUT_SECONDS = 4.5
+WRITE_TIMEOUT_SECONDS = 9.0
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A checked database URL. ``path`` is an SQLite database's file; ``pgbouncer``: transactions are pooled."""
+
+    url: URL
+    path: Path | None
+    pgbouncer: bool
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Tell which of the two databases this is."""
+        return self.path is not None
+
+    def __str__(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open database. Use ``reading`` and ``writing``; both turn expected trouble into StoreUnavailable."""
+
+    address: Address
+    engine: AsyncEngine
+    # SQLite has one writer; waiting here is cheaper and fairer than its busy loop.
+    writer: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @asynccontextmanager
+    async def reading(self, timeout_seconds: float = READ_TIMEOUT_SECONDS) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection for a few quick queries; raises StoreUnavailable after ``timeout_seconds``."""
+        with expected_trouble("answer"):
+            async with (
+                asyncio.timeout(timeout_seconds),
+                self.engine.connect() as connection,
+                self._interrupted_after(connection, timeout_seconds * 0.9),
+            ):
+                yield connection
+
+    @asynccontextmanager
+    async def writing(self, timeout_seconds: float = WRITE_TIMEOUT_SECONDS) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection for one transaction, committed at the end or rolled back whole."""
+        with expected_trouble("store"):
+            async with asyncio.timeout(timeout_seconds), AsyncExitStack() as stack:
+                if self.address.is_sqlite:
+                    await stack.enter_async_context(self.writer)
+                connection = await stack.enter_async_context(self.engine.connect())
+                connection = await connection.execution_options(livewick_write=True)
+                async with connection.begin(), self._interrupted_after(connection, timeout_seconds * 0.9):
+                    yield connection
+
+    @asynccontextmanager
+    async def _interrupted_after(self, connection: AsyncConnection, seconds: float) -> AsyncIterator[None]:
+        """Stop what SQLite is still computing after ``seconds``: its thread does not hear of a cancelled task."""
+        if not self.address.is_sqlite:
+            yield
+            return
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        # aiosqlite's own interrupt() is a coroutine, and a timer cannot await.
+        timer = asyncio.get_running_loop().call_later(seconds, driver._conn.interrupt)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def ping(self) -> None:
+        """Return when the database answers."""
+        query = "PRAGMA schema_version" if self.address.is_sqlite else "SELECT 1"
+        async with self.reading() as connection:
+            await connection.execute(text(query))
+
+
+def parse_url(url: str) -> Address:
+    """Return the checked address; raises ConfigurationError that names what is wrong, never the password.
+
+    ``postgres://`` and ``sqlite://`` get their async driver; ``?pgbouncer=true`` and libpq's ``sslmode`` work.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigurationError("DATABASE_URL is not a database URL (dialect://user:password@host/name)") from error
+    if parsed.drivername not in DRIVERS:
+        raise ConfigurationError(
+            f"DATABASE_URL names {parsed.drivername}; this program knows sqlite+aiosqlite and postgresql+asyncpg"
+        )
+    parsed = parsed.set(drivername=DRIVERS[parsed.drivername])
+    if parsed.drivername.startswith("sqlite"):
+        if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
+            raise ConfigurationError("DATABASE_URL must name an SQLite file: what is only in memory is not kept")
+        return Address(parsed, Path(str(parsed.database)).absolute(), pgbouncer=False)
+    query = dict(parsed.query)
+    pgbouncer = str(query.pop("pgbouncer", "false")).lower() in ("1", "true", "yes")
+    if "sslmode" in query:
+        query["ssl"] = query.pop("sslmode")
+    return Address(parsed.set(query=query), None, pgbouncer)
+
+
+@asynccontextmanager
+async def open_database(url: str) -> AsyncIterator[Database]:
+    """Open the database for the length of the context; nothing is asked of it yet (see ``Database.ping``)."""
+    address = parse_url(url)
+    engine = make_engine(address)
+    try:
+        yield Database(address, engine)
+    finally:
+        await dispose(engine)
+
+
+async def dispose(engine: AsyncEngine) -> None:
+    """Close every connection, giving up on those that do not close within a few seconds."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            await engine.dispose()
+    except (TimeoutError, OSError):
+        # A database that hangs or is gone has no say in when this process ends.
+        engine.sync_engine.dispose(close=False)
+
+
+def make_engine(address: Address, statement_timeout_ms: int = 5000) -> AsyncEngine:
+    """Return a lazy engine; ``statement_timeout_ms`` is PostgreSQL's (0: none)."""
+    if address.path is not None:
+        return sqlite_engine(address.url, address.path)
+    return postgres_engine(address, statement_timeout_ms)
+
+
+def sqlite_engine(url: URL, path: Path) -> AsyncEngine:
+    """Return an engine on a file whose folder is made; WAL, every commit on the disk before it returns."""
+    with expected_trouble(f"open {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(
+        url.set(database=str(path)), connect_args={"timeout": 5.0}, json_serializer=strict_json, pool_timeout=3.0
+    )
+    event.listen(engine.sync_engine, "connect", set_pragmas)
+    event.listen(engine.sync_engine, "begin", begin)
+    return engine
+
+
+def set_pragmas(connection: Any, _record: Any) -> None:
+    """Set what SQLite keeps per connection."""
+    connection.isolation_level = None  # transactions begin in ``begin`` below, DDL included
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "journal_size_limit=67108864"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def begin(connection: Any) -> None:
+    """Begin a transaction; a writer takes the lock at once, where waiting for it still works."""
+    write = connection.get_execution_options().get("livewick_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def postgres_engine(address: Address, statement_timeout_ms: int) -> AsyncEngine:
+    """Return an engine whose connections are checked before use and whose statements end on the server too."""
+    if address.pgbouncer:
+        # Behind transaction pooling a connection's prepared statements and settings belong to somebody else later on.
+        return create_async_engine(
+            address.url.update_query_dict({"prepared_statement_cache_size": "0"}),
+            poolclass=NullPool,
+            json_serializer=strict_json,
+            connect_args={
+                "timeout": CONNECT_TIMEOUT_SECONDS,
+                "statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: f"__livewick_{uuid4().hex}__",
+            },
+        )
+    settings = {
+        "application_name": "livewick",
+        "statement_timeout": str(statement_timeout_ms),
+        "idle_in_transaction_session_timeout": "15000",
+        "timezone": "UTC",
+    }
+    return create_async_engine(
+        address.url,
+        pool_pre_ping=True,
+        pool_timeout=3.0,
+        pool_recycle=1800,
+        json_serializer=strict_json,
+        connect_args={"timeout": CONNECT_TIMEOUT_SECONDS, "server_settings": settings},
+    )
+
+
+def strict_json(value: object) -> str:
+    """Return JSON without NaN; raises ValueError for one."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,248 @@
+"""SqlRecordStore: candles, predictions, steps and events in SQLite or PostgreSQL. Every query on them is in here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import BindParameter, ColumnElement, Integer, Select, Table, bindparam, cast, func, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from models.candle import Candle
+from models.records import Prediction, Step, Trend
+from service.ports import SERIES_FIELDS, Event, RecordBatch, RecordStore, Run, SeriesPoint
+from service.storage.database import Database
+from service.storage.tables import candles, events, predictions, runs, steps
+
+CANDLE_FIELDS = tuple(field.name for field in fields(Candle))
+STEP_FIELDS = tuple(field.name for field in fields(Step))
+PREDICTION_FIELDS = tuple(field.name for field in fields(Prediction) if field.name != "trend")
+# A step is worth keeping when one measurement in it is not a number: these columns then say NULL.
+STEP_MEASURES = tuple(column.name for column in steps.columns if column.nullable)
+AVERAGED = {"accuracy": "correct", "trend_accuracy": "trend_correct"}
+
+
+class SqlRecordStore(RecordStore):
+    """The RecordStore of a real service. Reads end within about 5 s, writes within about 10 s."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def ping(self) -> None:
+        """Return when the database answers, else raise StoreUnavailable."""
+        await self.database.ping()
+
+    async def latest_run(self, market: str) -> Run | None:
+        """Return the market's newest run."""
+        async with self.database.reading() as connection:
+            return await newest_run(connection, market)
+
+    async def open_run(self, market: str, config: dict[str, Any], now_ms: int) -> Run:
+        """Return the market's newest run when its config equals this one, else start a new run."""
+        async with self.database.writing() as connection:
+            if connection.dialect.name == "postgresql":
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": lock_key("run", market)})
+            newest = await newest_run(connection, market)
+            if newest is not None and canonical(newest.config) == canonical(config):
+                return newest
+            row = {"market": market, "config": config, "started_at": now_ms}
+            made = await connection.execute(runs.insert().values(row).returning(runs.c.id))
+            return Run(made.scalar_one(), market, config, now_ms)
+
+    async def write(self, run: Run, batch: RecordBatch) -> None:
+        """Store the batch in one transaction; calling it again with the same batch changes nothing."""
+        async with self.database.writing() as connection:
+            await insert_new(connection, candles, [candle_row(row) for row in batch.candles])
+            await replace_candles(connection, [candle_row(row) for row in batch.corrections])
+            await insert_new(connection, predictions, [prediction_row(run, row) for row in batch.predictions])
+            await insert_new(connection, steps, [step_row(run, row) for row in batch.steps])
+            await mark_trends(connection, run, batch)
+            await insert_new(connection, events, [event_row(row) for row in batch.events])
+
+    async def candles(self, market: str, start: int | None, end: int | None, limit: int) -> list[Candle]:
+        """Return the first ``limit`` candles from ``start`` (inclusive) to ``end`` (exclusive), ascending."""
+        columns = [candles.c[name] for name in CANDLE_FIELDS]
+        query = select(*columns).where(candles.c.market == market, *between(candles, start, end))
+        return [Candle(*row) for row in await self._rows(query.order_by(candles.c.open_time).limit(limit))]
+
+    async def last_candles(self, market: str, limit: int) -> list[Candle]:
+        """Return the newest ``limit`` candles, ascending."""
+        columns = [candles.c[name] for name in CANDLE_FIELDS]
+        query = select(*columns).where(candles.c.market == market).order_by(candles.c.open_time.desc()).limit(limit)
+        return [Candle(*row) for row in reversed(await self._rows(query))]
+
+    async def predictions(self, market: str, start: int | None, end: int | None, limit: int) -> list[Prediction]:
+        """Return predictions of the market's newest run, like candles."""
+        columns = [predictions.c[name] for name in PREDICTION_FIELDS]
+        query = select(*columns, predictions.c.trend_horizon, predictions.c.trend_p_up)
+        query = query.where(of_newest_run(predictions, market), *between(predictions, start, end))
+        rows = await self._rows(query.order_by(predictions.c.open_time).limit(limit))
+        return [read_prediction(row) for row in rows]
+
+    async def steps(self, market: str, start: int | None, end: int | None, limit: int) -> list[Step]:
+        """Return steps of the market's newest run, like candles."""
+        query = select(*(steps.c[name] for name in STEP_FIELDS))
+        query = query.where(of_newest_run(steps, market), *between(steps, start, end))
+        return [Step(*row) for row in await self._rows(query.order_by(steps.c.open_time).limit(limit))]
+
+    async def events(self, market: str, start: int | None, end: int | None, limit: int) -> list[Event]:
+        """Return the first ``limit`` events from ``start`` (inclusive) to ``end`` (exclusive), ascending by ``at``."""
+        query = select(events.c.market, events.c.kind, events.c.detail, events.c.at).where(events.c.market == market)
+        bounds = [events.c.at >= start] if start is not None else []
+        bounds += [events.c.at < end] if end is not None else []
+        rows = await self._rows(query.where(*bounds).order_by(events.c.at, events.c.id).limit(limit))
+        return [Event(*row) for row in rows]
+
+    async def series(
+        self, market: str, fields: Sequence[str], bucket_seconds: int, start: int | None, end: int | None, limit: int
+    ) -> list[SeriesPoint]:
+        """Return means of the newest run's steps per bucket that has any, ascending; the first ``limit`` of them.
+
+        Buckets start at multiples of ``bucket_seconds``. No more rows are read than the answer needs.
+        """
+        unknown = set(fields) - set(SERIES_FIELDS)
+        if unknown:
+            raise ValueError(f"series cannot average {sorted(unknown)}")
+        bucket_ms = bucket_seconds * 1000
+        points: list[SeriesPoint] = []
+        async with self.database.reading() as connection:
+            while len(points) < limit:
+                first = await first_step_time(connection, market, start, end)
+                if first is None:
+                    break
+                start = first
+                stop = first - first % bucket_ms + (limit - len(points)) * bucket_ms
+                stop = stop if end is None else min(stop, end)
+                points += await bucket_means(connection, market, fields, bucket_ms, start, stop)
+                start = stop
+        return points
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Any]:
+        async with self.database.reading() as connection:
+            rows: Sequence[Any] = (await connection.execute(query)).all()
+            return rows
+
+
+async def newest_run(connection: AsyncConnection, market: str) -> Run | None:
+    """Return the market's newest run."""
+    query = select(runs.c.id, runs.c.market, runs.c.config, runs.c.started_at).where(runs.c.market == market)
+    row = (await connection.execute(query.order_by(runs.c.id.desc()).limit(1))).first()
+    return None if row is None else Run(*row)
+
+
+async def first_step_time(connection: AsyncConnection, market: str, start: int | None, end: int | None) -> int | None:
+    """Return the first open_time in the range that has a step."""
+    query = select(steps.c.open_time).where(of_newest_run(steps, market), *between(steps, start, end))
+    found: int | None = (await connection.execute(query.order_by(steps.c.open_time).limit(1))).scalar()
+    return found
+
+
+async def bucket_means(
+    connection: AsyncConnection, market: str, names: Sequence[str], bucket_ms: int, start: int, end: int
+) -> list[SeriesPoint]:
+    """Return one point per bucket that has steps in the range."""
+    bucket = (steps.c.open_time - steps.c.open_time % bucket_ms).label("bucket")
+    query = select(bucket, func.count(), *(mean(name) for name in names))
+    query = query.where(of_newest_run(steps, market), *between(steps, start, end))
+    rows = (await connection.execute(query.group_by(bucket).order_by(bucket))).all()
+    return [SeriesPoint(row[0], row[1], dict(zip(names, row[2:], strict=True))) for row in rows]
+
+
+def mean(name: str) -> ColumnElement[Any]:
+    """Return the average that SERIES_FIELDS means by ``name``, as a float or NULL."""
+    column = steps.c[AVERAGED.get(name, name)]
+    number = cast(column, Integer) if name in AVERAGED else column
+    return cast(func.avg(number), steps.c.loss.type)
+
+
+def of_newest_run(table: Table, market: str) -> ColumnElement[bool]:
+    """Return the condition that a row belongs to the market's newest run."""
+    newest = select(func.max(runs.c.id)).where(runs.c.market == market).scalar_subquery()
+    return table.c.run_id == newest
+
+
+def between(table: Table, start: int | None, end: int | None) -> list[ColumnElement[bool]]:
+    """Return the bounds on open_time that are given."""
+    bounds = [table.c.open_time >= start] if start is not None else []
+    return bounds + ([table.c.open_time < end] if end is not None else [])
+
+
+async def insert_new(connection: AsyncConnection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert the rows that are not there yet."""
+    if rows:
+        statement = insert_for(connection)(table).on_conflict_do_nothing()
+        await connection.execute(statement, rows)
+
+
+async def replace_candles(connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
+    """Insert candles, over those that are there."""
+    if rows:
+        statement = insert_for(connection)(candles)
+        changed = {name: statement.excluded[name] for name in CANDLE_FIELDS[2:]}
+        await connection.execute(
+            statement.on_conflict_do_update(index_elements=["market", "open_time"], set_=changed), rows
+        )
+
+
+async def mark_trends(connection: AsyncConnection, run: Run, batch: RecordBatch) -> None:
+    """Write down which trends were right."""
+    if batch.trends:
+        due: BindParameter[bool] = bindparam("outcome")
+        statement = update(steps).where(steps.c.run_id == run.id, steps.c.open_time == bindparam("due"))
+        statement = statement.where(steps.c.trend_correct.is_distinct_from(due)).values(trend_correct=due)
+        rows = [{"due": trend.open_time, "outcome": trend.correct} for trend in batch.trends]
+        await connection.execute(statement, rows)
+
+
+def insert_for(connection: AsyncConnection) -> Any:
+    """Return the ``insert`` that knows ON CONFLICT in this database."""
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+
+
+def candle_row(candle: Candle) -> dict[str, Any]:
+    """Return a candle as a row."""
+    return {name: getattr(candle, name) for name in CANDLE_FIELDS}
+
+
+def prediction_row(run: Run, prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as a row of ``run``."""
+    row = {name: getattr(prediction, name) for name in PREDICTION_FIELDS}
+    trend = prediction.trend
+    return {"run_id": run.id, "trend_horizon": trend.horizon, "trend_p_up": trend.p_up, **row}
+
+
+def read_prediction(row: Any) -> Prediction:
+    """Return the prediction in a row of PREDICTION_FIELDS, trend_horizon, trend_p_up."""
+    *values, horizon, p_up = row
+    return Prediction(**dict(zip(PREDICTION_FIELDS, values, strict=True)), trend=Trend(horizon, p_up))
+
+
+def step_row(run: Run, step: Step) -> dict[str, Any]:
+    """Return a step as a row of ``run``, with NULL for a measurement that is not finite."""
+    row = {name: getattr(step, name) for name in STEP_FIELDS}
+    for name in STEP_MEASURES:
+        if isinstance(row[name], float) and not math.isfinite(row[name]):
+            row[name] = None
+    return {"run_id": run.id, **row}
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """Return an event as a row; the digest makes storing it twice harmless."""
+    digest = hashlib.sha256(canonical(event.detail).encode()).hexdigest()[:16]
+    return {"market": event.market, "kind": event.kind, "detail": event.detail, "at": event.at, "digest": digest}
+
+
+def canonical(value: object) -> str:
+    """Return one text for equal JSON values."""
+    return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def lock_key(purpose: str, market: str) -> int:
+    """Return a number for PostgreSQL's advisory locks, the same in every process."""
+    digest = hashlib.sha256(f"livewick {purpose} {market}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
