@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from models.config import LearnerConfig
 from service.ports import ConfigurationError
 
 PREFIX = "LIVEWICK_"
@@ -111,6 +112,24 @@ class Settings(BaseModel):
                 f"or {PREFIX}ALLOW_ANONYMOUS=true if everyone may use this service"
             )
         return self
+
+    def learner(self, market: str, interval_ms: int, tick: float | None, simulated: bool = False) -> LearnerConfig:
+        """Return the learner's configuration that these settings mean for a market."""
+        return LearnerConfig(
+            market=market,
+            interval_ms=interval_ms,
+            tick=tick,
+            model=self.model,
+            window=self.window,
+            trend_horizon=self.trend_horizon,
+            learning_rate=self.learning_rate,
+            clip_norm=self.clip_norm,
+            precision=self.precision,
+            gradient_checkpointing=self.gradient_checkpointing,
+            seed=self.seed,
+            device=self.device,
+            simulated=simulated,
+        )
 
     def masked(self) -> dict[str, Any]:
         """Return every value under its environment name, secrets replaced by a mask."""

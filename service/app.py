@@ -1,0 +1,289 @@
+"""Composition root: the only file that names concrete classes and says how they are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+import uvicorn
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_never,
+    wait_random_exponential,
+)
+
+from models.config import STATE_VERSION, LearnerConfig
+from service.api.app import create_api
+from service.api.deps import ApiDeps, ApiOptions
+from service.api.sockets import listen
+from service.broadcast import Broadcaster
+from service.feed.exchange import ExchangeFeed, interval_of
+from service.pipeline import MarketPipeline, PipelineOptions
+from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
+from service.settings import Settings
+from service.simulator.server import SimulatedExchange
+from service.storage import (
+    Database,
+    MarketTaken,
+    SqlCheckpointStore,
+    SqlRecordStore,
+    market_lease,
+    migrate,
+    open_database,
+)
+from service.waiting import WaitingMarket
+from service.worker import LearnerWorker, WorkerLimits
+
+log = structlog.get_logger(__name__)
+
+DATABASE_WAIT_SECONDS = 60
+LEASE_RETRY_SECONDS = 3.0
+PRUNE_EVERY_SECONDS = 3600.0
+DAY_MS = 86_400_000
+HANG_SECONDS = {"small": 5.0, "base": 15.0, "large": 120.0}
+
+
+async def serve(settings: Settings) -> None:
+    """Run the service until SIGTERM or Ctrl-C. Raises LivewickError with one clear line when it cannot go on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with contextlib.closing(listen(settings.host, settings.port)) as sock:
+        await prepare_database(settings.database_url)
+        async with open_database(settings.database_url) as database:
+            await Service(settings, database).run(sock, stop)
+
+
+class Service:
+    """One process of Livewick: the API and a pipeline per symbol."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._store = SqlRecordStore(database)
+        self._checkpoints = SqlCheckpointStore(database)
+        self._broadcaster = Broadcaster(first_seq=now_ms())
+        self._markets: dict[str, LiveMarket] = {}
+        self._pipelines: list[MarketPipeline] = []
+
+    async def run(self, sock: socket.socket, stop: asyncio.Event) -> None:
+        """Serve and follow every symbol; if one task fails, all end and its error is raised."""
+        server = self._server()
+        async with asyncio.TaskGroup() as group:
+            http = group.create_task(server.serve(sockets=[sock]), name="http")
+            followers = [
+                group.create_task(self._follow(symbol), name=f"follow {symbol}") for symbol in self._settings.symbols
+            ]
+            group.create_task(self._prune(), name="prune")
+            host, port = sock.getsockname()[:2]
+            log.info("Livewick serves", url=f"http://{host}:{port}", version=version("livewick"))
+            await stop.wait()
+            log.info("stopping")
+            await asyncio.gather(*(pipeline.close() for pipeline in self._pipelines))
+            await self._broadcaster.close()
+            server.should_exit = True
+            for follower in followers:
+                follower.cancel()
+            await http
+
+    def _server(self) -> uvicorn.Server:
+        settings = self._settings
+        options = ApiOptions(
+            api_keys=settings.api_keys,
+            allowed_origins=settings.allowed_origins,
+            allowed_hosts=settings.allowed_hosts,
+            trusted_proxies=settings.trusted_proxies,
+            version=version("livewick"),
+        )
+        api = create_api(ApiDeps(self._markets, self._store, self._broadcaster, now_ms, options))
+        config = uvicorn.Config(
+            api,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            server_header=False,
+            proxy_headers=False,
+        )
+        return QuietServer(config)
+
+    # --- one market -------------------------------------------------------------------------------------------------
+
+    async def _follow(self, symbol: str) -> None:
+        """Reach the exchange, become the market's trainer, and run its pipeline."""
+        async with self._open_feed(symbol) as feed:
+            await self._train(feed)
+
+    @contextlib.asynccontextmanager
+    async def _open_feed(self, symbol: str) -> AsyncIterator[ExchangeFeed]:
+        settings = self._settings
+        if settings.feed != "simulated":
+            async with contextlib.AsyncExitStack() as stack:
+                feed = await self._reach(stack, symbol)
+                if feed is not None:
+                    yield feed
+                    return
+            log.warning(
+                "THE EXCHANGE CANNOT BE REACHED: FOLLOWING THE SIMULATED EXCHANGE. No number shown is a real price.",
+                exchange=settings.exchange,
+            )
+        async with self._simulated(symbol) as feed:
+            yield feed
+
+    async def _reach(self, stack: contextlib.AsyncExitStack, symbol: str) -> ExchangeFeed | None:
+        """Enter the real exchange's feed; None when ``auto`` gives up on it. ``exchange`` tries for ever."""
+        settings = self._settings
+        name = f"{settings.exchange}:{symbol}"
+        waiting = self._wait(name, f"connecting to {settings.exchange}")
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(FeedUnreachable),
+            wait=wait_random_exponential(multiplier=1, max=30),
+            stop=stop_after_attempt(1) if settings.feed == "auto" else stop_never,
+            before_sleep=functools.partial(self._note_unreachable, waiting),
+            reraise=True,
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    return await stack.enter_async_context(
+                        ExchangeFeed(
+                            exchange=settings.exchange,
+                            symbol=symbol,
+                            timeframe=settings.timeframe,
+                            ccxt_config=settings.ccxt,
+                        )
+                    )
+        except FeedUnreachable as error:
+            log.warning("exchange cannot be reached", exchange=settings.exchange, reason=str(error))
+            self._markets.pop(name, None)
+        return None
+
+    def _note_unreachable(self, waiting: WaitingMarket, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if state.attempt_number == 1:
+            log.warning("exchange cannot be reached, trying for ever", market=waiting.market, reason=str(error))
+        waiting.reason = f"the exchange cannot be reached: {error}"
+
+    @contextlib.asynccontextmanager
+    async def _simulated(self, symbol: str) -> AsyncIterator[ExchangeFeed]:
+        async with (
+            SimulatedExchange(symbols=[symbol], seed=self._settings.seed) as exchange,
+            ExchangeFeed(
+                exchange="binance",
+                symbol=symbol,
+                timeframe=self._settings.timeframe,
+                ccxt_config=exchange.ccxt_config(),
+                simulated=True,
+                market=f"simulated:{symbol}",
+            ) as feed,
+        ):
+            yield feed
+
+    async def _train(self, feed: ExchangeFeed) -> None:
+        """Run the market's pipeline once no other process does."""
+        async with self._sole_trainer(feed):
+            pipeline = self._pipeline(feed)
+            self._markets[feed.market] = pipeline
+            self._pipelines.append(pipeline)
+            if feed.state().simulated:
+                pipeline.tell_simulated("the feed is the built-in simulated exchange")
+            await pipeline.run()
+
+    @contextlib.asynccontextmanager
+    async def _sole_trainer(self, feed: ExchangeFeed) -> AsyncIterator[None]:
+        """Hold the market's lease; while another process has it, serve its reads and try again."""
+        reason = "another process trains this market on this database; this one serves what is stored"
+        while True:
+            try:
+                async with market_lease(self._database, feed.market):
+                    yield
+                    return
+            except MarketTaken:
+                if feed.market not in self._markets or self._markets[feed.market].status().reason != reason:
+                    log.warning(reason, market=feed.market)
+                    self._wait(feed.market, reason)
+                await asyncio.sleep(LEASE_RETRY_SECONDS)
+
+    def _wait(self, market: str, reason: str) -> WaitingMarket:
+        interval_ms = interval_of(self._settings.timeframe)
+        waiting = WaitingMarket(market, interval_ms, self._settings.exchange, reason)
+        self._markets[market] = waiting
+        return waiting
+
+    def _pipeline(self, feed: ExchangeFeed) -> MarketPipeline:
+        config = self._settings.learner(feed.market, feed.interval_ms, feed.tick, feed.state().simulated)
+        worker = LearnerWorker(config, limits=WorkerLimits(hang_seconds=HANG_SECONDS[config.model]))
+        options = PipelineOptions(
+            config=run_identity(config, self._settings.timeframe),
+            backfill=self._settings.backfill,
+            checkpoint_every=self._settings.checkpoint_every,
+        )
+        return MarketPipeline(feed, worker, self._store, self._checkpoints, self._broadcaster, options)
+
+    # --- house-keeping ----------------------------------------------------------------------------------------------
+
+    async def _prune(self) -> None:
+        """Delete what is older than RETENTION_DAYS, once an hour and in small batches."""
+        while self._settings.retention_days:
+            try:
+                await self._store.prune(now_ms() - self._settings.retention_days * DAY_MS)
+            except StoreUnavailable as error:
+                log.warning("old records could not be pruned now", reason=str(error))
+            await asyncio.sleep(PRUNE_EVERY_SECONDS)
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn that leaves signals to us: its own handling raises them again after shutdown."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_identity(config: LearnerConfig, timeframe: str) -> dict[str, Any]:
+    """Return what makes a run this run: everything that decides its numbers, the device and the clock aside."""
+    identity = dataclasses.asdict(config)
+    for aside in ("device", "simulated", "interval_ms"):
+        del identity[aside]
+    return {
+        **identity,
+        "window": config.candles,
+        "learning_rate": config.rate,
+        "timeframe": timeframe,
+        "state_version": STATE_VERSION,
+    }
+
+
+async def prepare_database(url: str) -> None:
+    """Migrate, waiting up to a minute for a database that is still starting. Raises StoreUnavailable."""
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_random_exponential(multiplier=0.5, max=5),
+        stop=stop_after_delay(DATABASE_WAIT_SECONDS),
+        before_sleep=_note_database_away,
+        reraise=True,
+    )
+    await retrying(migrate, url)
+
+
+def _note_database_away(state: RetryCallState) -> None:
+    if state.attempt_number == 1:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("database cannot be reached, trying for a minute", reason=str(error))
+
+
+def now_ms() -> int:
+    """Return the wall clock in UTC milliseconds."""
+    return time.time_ns() // 1_000_000
