@@ -1,17 +1,20 @@
 """Records and checkpoints for good, on SQLite or PostgreSQL."""
 
 from service.storage.checkpoints import SqlCheckpointStore
-from service.storage.database import open_database
+from service.storage.database import Database, open_database
 from service.storage.errors import MarketTaken, SchemaMismatch
+from service.storage.lease import market_lease
 from service.storage.migrate import check_schema, migrate
 from service.storage.records import SqlRecordStore
 
 __all__ = [
+    "Database",
     "MarketTaken",
     "SchemaMismatch",
     "SqlCheckpointStore",
     "SqlRecordStore",
     "check_schema",
+    "market_lease",
     "migrate",
     "open_database",
 ]

@@ -26,6 +26,7 @@ class SqlCheckpointStore(CheckpointStore):
 
     async def save(self, run: Run, checkpoint: Checkpoint) -> None:
         """Store a checkpoint in one transaction, over one of the same ``open_time``, and forget those not kept."""
+        await self.database.ensure_lease(run.market)
         digest = await asyncio.to_thread(sha256, checkpoint.data)
         row = {
             "run_id": run.id,

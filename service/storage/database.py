@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from sqlalchemy import URL, event, make_url, text
@@ -22,6 +22,16 @@ from service.storage.errors import expected_trouble
 CONNECT_TIMEOUT_SECONDS = 4.0
 READ_TIMEOUT_SECONDS = 4.5
 WRITE_TIMEOUT_SECONDS = 9.0
+COMMON = {"application_name": "livewick", "timezone": "UTC"}
+# A statement or a transaction of ours that takes longer than we wait for it ends on the server too.
+POOLED = {"statement_timeout": "5000", "idle_in_transaction_session_timeout": "15000"}
+# For a connection that is kept: when its network goes away, the server notices within half a minute.
+LASTING = {
+    "idle_in_transaction_session_timeout": "0",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
 DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
     "sqlite+aiosqlite": "sqlite+aiosqlite",
@@ -48,7 +58,15 @@ class Address:
         return self.url.render_as_string(hide_password=True)
 
 
-@dataclass(frozen=True)
+class Lease(Protocol):
+    """The right to write a market's records."""
+
+    async def ensure(self) -> None:
+        """Return while the right is held or could be had again, else raise MarketTaken or StoreUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class Database:
     """An open database. Use ``reading`` and ``writing``; both turn expected trouble into StoreUnavailable."""
 
@@ -56,6 +74,8 @@ class Database:
     engine: AsyncEngine
     # SQLite has one writer; waiting here is cheaper and fairer than its busy loop.
     writer: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # By market: who writes makes sure of these first.
+    leases: dict[str, Lease] = field(default_factory=dict)
 
     @asynccontextmanager
     async def reading(self, timeout_seconds: float = READ_TIMEOUT_SECONDS) -> AsyncIterator[AsyncConnection]:
@@ -79,6 +99,14 @@ class Database:
                 connection = await connection.execution_options(livewick_write=True)
                 async with connection.begin(), self._interrupted_after(connection, timeout_seconds * 0.9):
                     yield connection
+
+    async def ensure_lease(self, market: str) -> None:
+        """Return when nothing forbids this process to write the market's records.
+
+        Raises MarketTaken when another process has become its trainer.
+        """
+        if (lease := self.leases.get(market)) is not None:
+            await lease.ensure()
 
     @asynccontextmanager
     async def _interrupted_after(self, connection: AsyncConnection, seconds: float) -> AsyncIterator[None]:
@@ -147,11 +175,11 @@ async def dispose(engine: AsyncEngine) -> None:
         engine.sync_engine.dispose(close=False)
 
 
-def make_engine(address: Address, statement_timeout_ms: int = 5000) -> AsyncEngine:
-    """Return a lazy engine; ``statement_timeout_ms`` is PostgreSQL's (0: none)."""
+def make_engine(address: Address, server_settings: Mapping[str, str] = POOLED) -> AsyncEngine:
+    """Return a lazy engine; ``server_settings`` are for PostgreSQL (pgbouncer refuses them)."""
     if address.path is not None:
         return sqlite_engine(address.url, address.path)
-    return postgres_engine(address, statement_timeout_ms)
+    return postgres_engine(address, server_settings)
 
 
 def sqlite_engine(url: URL, path: Path) -> AsyncEngine:
@@ -181,8 +209,8 @@ def begin(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def postgres_engine(address: Address, statement_timeout_ms: int) -> AsyncEngine:
-    """Return an engine whose connections are checked before use and whose statements end on the server too."""
+def postgres_engine(address: Address, server_settings: Mapping[str, str]) -> AsyncEngine:
+    """Return an engine whose connections are checked before use."""
     if address.pgbouncer:
         # Behind transaction pooling a connection's prepared statements and settings belong to somebody else later on.
         return create_async_engine(
@@ -195,19 +223,13 @@ def postgres_engine(address: Address, statement_timeout_ms: int) -> AsyncEngine:
                 "prepared_statement_name_func": lambda: f"__livewick_{uuid4().hex}__",
             },
         )
-    settings = {
-        "application_name": "livewick",
-        "statement_timeout": str(statement_timeout_ms),
-        "idle_in_transaction_session_timeout": "15000",
-        "timezone": "UTC",
-    }
     return create_async_engine(
         address.url,
         pool_pre_ping=True,
         pool_timeout=3.0,
         pool_recycle=1800,
         json_serializer=strict_json,
-        connect_args={"timeout": CONNECT_TIMEOUT_SECONDS, "server_settings": settings},
+        connect_args={"timeout": CONNECT_TIMEOUT_SECONDS, "server_settings": {**COMMON, **server_settings}},
     )
 
 

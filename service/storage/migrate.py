@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.ports import StoreUnavailable
-from service.storage.database import Address, Database, dispose, make_engine, open_database, parse_url
+from service.storage.database import LASTING, Address, Database, dispose, make_engine, open_database, parse_url
 from service.storage.errors import SchemaMismatch, expected_trouble
 
 # Beside the package in the source tree and in an installed wheel alike.
@@ -69,7 +69,7 @@ async def check_schema_at(url: str) -> None:
 async def migration_connection(url: str, wait_seconds: float = WAIT_SECONDS) -> AsyncIterator[AsyncConnection]:
     """Lend the only connection that may migrate now, in one transaction, committed at the end."""
     address = parse_url(url)
-    engine = make_engine(address, statement_timeout_ms=0)
+    engine = make_engine(address, LASTING)
     try:
         async with file_lock(address, wait_seconds):
             with expected_trouble("migrate"):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Integer, Select, Table, bindparam, cast, func, select, text, update
+from sqlalchemy import BindParameter, ColumnElement, Integer, Select, Table, bindparam, cast, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,6 +17,8 @@ from models.candle import Candle
 from models.records import Prediction, Step, Trend
 from service.ports import SERIES_FIELDS, Event, RecordBatch, RecordStore, Run, SeriesPoint
 from service.storage.database import Database
+from service.storage.locks import lock_market
+from service.storage.retention import prune
 from service.storage.tables import candles, events, predictions, runs, steps
 
 CANDLE_FIELDS = tuple(field.name for field in fields(Candle))
@@ -45,8 +47,7 @@ class SqlRecordStore(RecordStore):
     async def open_run(self, market: str, config: dict[str, Any], now_ms: int) -> Run:
         """Return the market's newest run when its config equals this one, else start a new run."""
         async with self.database.writing() as connection:
-            if connection.dialect.name == "postgresql":
-                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": lock_key("run", market)})
+            await lock_market(connection, "run", market)
             newest = await newest_run(connection, market)
             if newest is not None and canonical(newest.config) == canonical(config):
                 return newest
@@ -55,7 +56,11 @@ class SqlRecordStore(RecordStore):
             return Run(made.scalar_one(), market, config, now_ms)
 
     async def write(self, run: Run, batch: RecordBatch) -> None:
-        """Store the batch in one transaction; calling it again with the same batch changes nothing."""
+        """Store the batch in one transaction; calling it again with the same batch changes nothing.
+
+        Raises MarketTaken when another process has become the market's trainer.
+        """
+        await self.database.ensure_lease(run.market)
         async with self.database.writing() as connection:
             await insert_new(connection, candles, [candle_row(row) for row in batch.candles])
             await replace_candles(connection, [candle_row(row) for row in batch.corrections])
@@ -121,6 +126,10 @@ class SqlRecordStore(RecordStore):
                 points += await bucket_means(connection, market, fields, bucket_ms, start, stop)
                 start = stop
         return points
+
+    async def prune(self, older_than_ms: int) -> int:
+        """Delete candles, predictions, steps and events from before this UTC time; returns how many rows went."""
+        return await prune(self.database, older_than_ms)
 
     async def _rows(self, query: Select[Any]) -> Sequence[Any]:
         async with self.database.reading() as connection:
@@ -240,9 +249,3 @@ def event_row(event: Event) -> dict[str, Any]:
 def canonical(value: object) -> str:
     """Return one text for equal JSON values."""
     return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
-
-
-def lock_key(purpose: str, market: str) -> int:
-    """Return a number for PostgreSQL's advisory locks, the same in every process."""
-    digest = hashlib.sha256(f"livewick {purpose} {market}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
