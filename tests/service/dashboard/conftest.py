@@ -1,0 +1,71 @@
+"""A real Chromium, watched: any console error, page error or request to another host fails the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from service.dashboard.build import VENDOR
+
+CHROMIUM = Path("/usr/bin/chromium")
+QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+QUIET += " --disable-component-update --disable-sync"
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"the page's tests need Chromium at {CHROMIUM}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def charts_built() -> None:
+    if not (VENDOR / "manifest.json").exists():
+        pytest.skip("the charts are not built; run: python -m service.dashboard.build")
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Open an address in a fresh browser profile; what went wrong in it is judged at the end of the test.
+
+    ``expected`` are parts of console messages that the test provokes itself.
+    """
+    troubles: list[str] = []
+    contexts = []
+
+    def visit(
+        url: str, width: int = 1280, height: int = 800, expected: tuple[str, ...] = (), **options: object
+    ) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        host = urlsplit(url).netloc
+
+        def complain(kind: str, text: str) -> None:
+            if not any(part in text for part in expected):
+                troubles.append(f"{kind}: {text}")
+
+        page.on("console", lambda message: message.type == "error" and complain("console", message.text))
+        page.on("pageerror", lambda error: complain("page", str(error)))
+        page.on(
+            "request",
+            lambda request: urlsplit(request.url).netloc != host and complain("external request", request.url),
+        )
+        page.goto(url)
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert troubles == []
