@@ -1,0 +1,1 @@
+"""REST, WebSocket and page: what people and programs outside the process talk to."""

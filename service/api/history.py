@@ -1,0 +1,153 @@
+"""GET /candles, /predictions, /steps, /events, /series: what is stored, by pages or as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from service.api.answers import Time, Whole, json_response
+from service.api.csv_stream import stream_csv
+from service.api.deps import Deps, Market
+from service.api.problem import Problem
+from service.api.schemas import CandlePage, EventPage, PredictionPage, SeriesOut, StepPage, problems
+from service.ports import SERIES_FIELDS
+
+router = APIRouter(tags=["history"])
+DEFAULT_LIMIT = 1_000
+MAX_LIMIT = 10_000
+Read = Callable[[str, int | None, int | None, int], Awaitable[Sequence[Any]]]
+
+Start = Annotated[Time | None, Query(description="First `open_time` wanted, UTC ms, inclusive.")]
+End = Annotated[Time | None, Query(description="Where to stop, UTC ms, exclusive.")]
+Cursor = Annotated[str | None, Query(pattern="^t[0-9a-f]{1,14}$", description="`next` of the page before.")]
+Limit = Annotated[
+    Annotated[Whole, Query(ge=1, le=MAX_LIMIT)] | None,
+    Query(description="Rows wanted; 1,000 when left out (all of the range for CSV)."),
+]
+Format = Annotated[Literal["json", "csv"], Query(description="`csv` streams.")]
+
+
+def _pages(model: type) -> dict[int | str, dict[str, Any]]:
+    csv = {"text/csv": {"schema": {"type": "string"}}}
+    return {200: {"model": model, "content": csv}, **problems(404, 422, 503)}
+
+
+@router.get("/candles", responses=_pages(CandlePage))
+async def stored_candles(
+    deps: Deps,
+    market: Market,
+    start: Start = None,
+    end: End = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    format: Format = "json",
+) -> Response:
+    """List closed candles."""
+    return await _history("candles", deps.store.candles, market.market, start, end, limit, cursor, format)
+
+
+@router.get("/predictions", responses=_pages(PredictionPage))
+async def stored_predictions(
+    deps: Deps,
+    market: Market,
+    start: Start = None,
+    end: End = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    format: Format = "json",
+) -> Response:
+    """List the predictions of the current run, as they were published."""
+    return await _history("predictions", deps.store.predictions, market.market, start, end, limit, cursor, format)
+
+
+@router.get("/steps", responses=_pages(StepPage))
+async def stored_steps(
+    deps: Deps,
+    market: Market,
+    start: Start = None,
+    end: End = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    format: Format = "json",
+) -> Response:
+    """List the steps of the current run."""
+    return await _history("steps", deps.store.steps, market.market, start, end, limit, cursor, format)
+
+
+@router.get("/events", responses={200: {"model": EventPage}, **problems(404, 422, 503)})
+async def stored_events(
+    deps: Deps, market: Market, start: Start = None, end: End = None, limit: Limit = None, cursor: Cursor = None
+) -> Response:
+    """List gaps, stale feeds, drifts, restarts and other events; `start` and `end` are about `at`."""
+    rows, following = await _page(
+        deps.store.events, market.market, _from(start, cursor), end, limit or DEFAULT_LIMIT, "at"
+    )
+    return json_response({"items": rows, "next": following})
+
+
+@router.get("/series", responses={200: {"model": SeriesOut}, **problems(404, 422, 503)})
+async def series(
+    deps: Deps,
+    market: Market,
+    fields: Annotated[
+        str, Query(max_length=200, description="Comma list of: " + ", ".join(SERIES_FIELDS))
+    ] = "loss,accuracy",
+    bucket: Annotated[Whole, Query(ge=1, le=604_800, description="Seconds.")] = 60,
+    start: Start = None,
+    end: End = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> Response:
+    """Tell means per bucket of `bucket` seconds."""
+    names = list(dict.fromkeys(fields.split(",")))
+    if not set(names) <= set(SERIES_FIELDS):
+        raise Problem(422, "Invalid request", "query.fields: a field is unknown; known are " + ", ".join(SERIES_FIELDS))
+    wanted = limit or DEFAULT_LIMIT
+    points = await deps.store.series(market.market, names, bucket, _from(start, cursor), end, wanted + 1)
+    items = [{"open_time": point.open_time, **point.values, "count": point.count} for point in points[:wanted]]
+    following = _cursor(points[wanted].open_time) if len(points) > wanted else None
+    return json_response({"bucket": bucket, "items": items, "next": following})
+
+
+async def _history(
+    name: str,
+    read: Read,
+    market: str,
+    start: int | None,
+    end: int | None,
+    limit: int | None,
+    cursor: str | None,
+    format: str,
+) -> Response:
+    first = _from(start, cursor)
+    if format == "csv":
+        return await stream_csv(name, read, market, first, end, limit)
+    rows, following = await _page(read, market, first, end, limit or DEFAULT_LIMIT, "open_time")
+    return json_response({"items": rows, "next": following})
+
+
+async def _page(
+    read: Read, market: str, start: int | None, end: int | None, limit: int, order: str
+) -> tuple[Sequence[Any], str | None]:
+    """Read one row more than wanted: where it starts, the next page starts; rows of one time stay together."""
+    rows = await read(market, start, end, limit + 1)
+    if len(rows) <= limit:
+        return rows, None
+    following = getattr(rows[limit], order)
+    page = [row for row in rows[:limit] if getattr(row, order) < following]
+    if not page:  # More rows of one millisecond than the limit allows: the rest of them cannot be paged to.
+        return rows[:limit], _cursor(following + 1)
+    return page, _cursor(following)
+
+
+def _from(start: int | None, cursor: str | None) -> int | None:
+    if cursor is None:
+        return start
+    return max(start or 0, int(cursor[1:], 16))
+
+
+def _cursor(time: int) -> str:
+    return f"t{time:x}"

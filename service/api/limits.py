@@ -1,0 +1,124 @@
+"""How many requests and sockets one caller may have."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from limits import RateLimitItemPerMinute
+from limits.storage import Storage
+from limits.strategies import FixedWindowRateLimiter
+from starlette.types import Scope
+
+MAX_CALLERS = 20_000
+
+
+class TooManySockets(Exception):
+    """The cap on open WebSockets, of all or of this caller, is reached."""
+
+
+class BoundedMemory(Storage):
+    """Counters for the `limits` library in bounded memory (its own in-memory storage starts a thread per request)."""
+
+    STORAGE_SCHEME = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Bounded: the caller not counted for the longest time is forgotten.
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        return ValueError
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        count, ends = self._current(key)
+        if count == 0:
+            ends = time.time() + expiry
+        self._counts[key] = count + amount, ends
+        self._counts.move_to_end(key)
+        if len(self._counts) > MAX_CALLERS:
+            self._counts.popitem(last=False)
+        return count + amount
+
+    def get(self, key: str) -> int:
+        return self._current(key)[0]
+
+    def get_expiry(self, key: str) -> float:
+        return self._current(key)[1]
+
+    def check(self) -> bool:
+        return True
+
+    def reset(self) -> int | None:
+        count = len(self._counts)
+        self._counts.clear()
+        return count
+
+    def clear(self, key: str) -> None:
+        self._counts.pop(key, None)
+
+    def _current(self, key: str) -> tuple[int, float]:
+        now = time.time()
+        count, ends = self._counts.get(key, (0, now))
+        return (count, ends) if ends > now else (0, now)
+
+
+class RequestLimit:
+    """At most ``per_minute`` requests of one caller in any clock minute of its own."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._limit = RateLimitItemPerMinute(per_minute)
+        self._limiter = FixedWindowRateLimiter(BoundedMemory())
+
+    def retry_after(self, caller: str) -> int | None:
+        """Count a request; return None when it may go on, else the seconds until the next may."""
+        if self._limiter.hit(self._limit, caller):
+            return None
+        resets = self._limiter.get_window_stats(self._limit, caller).reset_time
+        return max(1, round(resets - time.time() + 0.5))
+
+
+class SocketLimit:
+    """At most ``total`` open WebSockets, and ``per_caller`` of one caller."""
+
+    def __init__(self, total: int, per_caller: int) -> None:
+        self._total = total
+        self._per_caller = per_caller
+        self._open: Counter[str] = Counter()
+        self.open = 0
+        """How many are open now."""
+
+    @contextmanager
+    def hold(self, caller: str) -> Iterator[None]:
+        """Count one more while inside, or raise TooManySockets."""
+        if self.open >= self._total or self._open[caller] >= self._per_caller:
+            raise TooManySockets
+        self.open += 1
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+
+def address(scope: Scope) -> str:
+    """Return what stands for the caller's address: IPv4 whole, IPv6 by its /64, which one household has."""
+    client = scope.get("client")
+    if not client:
+        return "unknown"
+    try:
+        parsed = ipaddress.ip_address(client[0])
+    except ValueError:
+        return "unknown"
+    if parsed.version == 4:
+        return str(parsed)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
