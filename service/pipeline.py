@@ -15,12 +15,14 @@ from models.records import Learned, Prediction, Step
 from service.ports import (
     CandleFeed,
     Checkpoint,
+    CheckpointRefused,
     CheckpointStore,
     Correction,
     Event,
     EventKind,
     FeedItem,
     Gap,
+    LearnerHandle,
     LearnerUnavailable,
     LivewickError,
     MarketStatus,
@@ -32,7 +34,6 @@ from service.ports import (
     Run,
 )
 from service.recorder import Recorder
-from service.worker import CheckpointRefused, LearnerWorker
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class MarketPipeline:
     def __init__(
         self,
         feed: CandleFeed,
-        worker: LearnerWorker,
+        worker: LearnerHandle,
         store: RecordStore,
         checkpoints: CheckpointStore,
         publisher: Publisher,

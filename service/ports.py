@@ -41,6 +41,10 @@ class LearnerUnavailable(LivewickError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class CheckpointRefused(LivewickError):
+    """The learner could not take this state: damaged, or of another shape or version."""
+
+
 # --- feed -----------------------------------------------------------------------------------------------------------
 
 
@@ -254,10 +258,37 @@ class CheckpointStore(Protocol):
 
 
 class LearnerHandle(Protocol):
-    """The learner in its own process, one call at a time; every method raises LearnerUnavailable while it is down."""
+    """The learner, wherever it runs, one call at a time; calls raise LearnerUnavailable while it is down.
+
+    After a death it comes back with the state of the last acknowledged call, so that the same call can just be made
+    again once ``ready`` returns.
+    """
+
+    restarts: int
+    short_score: dict[str, Any] | None
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def run(self) -> None:
+        """Keep the learner alive for ever; raises LivewickError when it keeps dying."""
+        ...
+
+    async def ready(self) -> None: ...
+
+    async def load(self, checkpoint: bytes | None) -> dict[str, Any]:
+        """Start afresh or from a state; returns ``describe()``. Raises CheckpointRefused."""
+        ...
 
     async def predict(self, candle: Candle) -> Prediction: ...
     async def learn(self, candle: Candle) -> Learned: ...
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+
+    async def checkpoint(self) -> tuple[int | None, int, bytes]:
+        """Return (open_time of the last candle learned, steps made, the whole state)."""
+        ...
+
     async def preview(self, candles: Sequence[Candle]) -> Prediction: ...
     async def score(self, window: int | None, live: bool) -> dict[str, Any]: ...
     async def describe(self) -> dict[str, Any]: ...

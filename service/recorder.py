@@ -80,12 +80,13 @@ class Recorder:
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         """Make the call until the database takes it, with backoff and jitter; an outage is logged once."""
-        retrying = AsyncRetrying(
+        async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailable),
             wait=wait_random_exponential(multiplier=0.1, max=3),
             before_sleep=self._note_outage,
-        )
-        result: T = await retrying(call, *args)
+        ):
+            with attempt:
+                result = await call(*args)
         if not self.database_ok:
             self.database_ok = True
             log.info("database is back", backlog=self.backlog)

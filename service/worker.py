@@ -18,13 +18,9 @@ from models.candle import Candle
 from models.config import LearnerConfig
 from models.records import Learned, Prediction
 from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
-from service.ports import LearnerUnavailable, LivewickError
+from service.ports import CheckpointRefused, LearnerUnavailable, LivewickError
 
 log = structlog.get_logger(__name__)
-
-
-class CheckpointRefused(LivewickError):
-    """The learner could not take this state: damaged, or of another shape or version."""
 
 
 class LearnerKeepsDying(LivewickError):
