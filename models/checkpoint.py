@@ -1,0 +1,60 @@
+"""Checkpoint: a learner's whole state as one piece of bytes, refused clearly when damaged or foreign."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from models.config import LearnerConfig
+
+SCHEMA = 1
+"""Raised whenever a saved state could no longer be read."""
+_MAGIC = b"LIVEWICK"
+_FREE = ("device", "simulated", "gradient_checkpointing")
+"""Settings that may differ between saving and loading: they decide where and how, not what."""
+
+
+class DamagedCheckpoint(ValueError):
+    """The bytes are not a whole checkpoint: cut off, changed, or something else altogether."""
+
+
+class IncompatibleState(ValueError):
+    """The state belongs to another configuration or version; the message says what differs."""
+
+
+def dump_state(state: dict[str, Any]) -> bytes:
+    """Serialise a learner's ``state_dict`` into one unit: magic, SHA-256 of the rest, the rest."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    body = buffer.getvalue()
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def load_state(data: bytes) -> dict[str, Any]:
+    """Read what ``dump_state`` wrote; runs no code of the file. Raises DamagedCheckpoint or IncompatibleState."""
+    digest, body = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
+    if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+        raise DamagedCheckpoint(f"{len(data)} bytes are not a whole checkpoint")
+    try:
+        state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise DamagedCheckpoint("the checkpoint holds something other than plain values and tensors") from error
+    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+        raise IncompatibleState(f"the checkpoint is not of version {SCHEMA}")
+    return state
+
+
+def check_fits(config: LearnerConfig, state: dict[str, Any]) -> None:
+    """Raise IncompatibleState unless the state was saved by a learner of the same configuration."""
+    if state.get("schema") != SCHEMA:
+        raise IncompatibleState(f"the state is of version {state.get('schema')!r}, not {SCHEMA}")
+    own, saved = asdict(config), state.get("config", {})
+    differing = [name for name in own if name not in _FREE and own[name] != saved.get(name)]
+    if differing:
+        listed = ", ".join(f"{name} {saved.get(name)!r} instead of {own[name]!r}" for name in differing)
+        raise IncompatibleState(f"the state was saved with {listed}")

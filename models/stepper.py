@@ -1,0 +1,150 @@
+"""Stepper: the network of one learner with its optimizer, stepped candle by candle and rolled back if it must be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.candle_network import CandleNetwork, Opinion
+from models.config import LearnerConfig
+from models.inputs import Inputs
+from models.objective import Sample, branch_loss, skip_loss
+from models.optimizer import SkipAdamW
+from models.replay import Replay
+from models.trainer import Trainer, TrainStep
+
+WEIGHT_DECAY = 0.1
+SNAPSHOT_EVERY = 300
+"""Good steps between copies of the weights that a rollback returns to."""
+PATIENCE = 5
+"""Steps in a row that may be non-finite before the weights are rolled back."""
+
+
+class Stepper:
+    """Owns the weights: nothing else changes them."""
+
+    def __init__(self, config: LearnerConfig) -> None:
+        self.config = config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.network = CandleNetwork(config).to(config.device)
+        self.network.eval()  # no dropout anywhere: a step is a function of state and sample
+        self.optimizer = SkipAdamW(self.network.branch.parameters(), self.network.skips, config.rate, WEIGHT_DECAY)
+        self.trainer = Trainer(self.network, self.optimizer, config.clip_norm, config.precision, config.device)
+        self.steps = self.clipped = self.nonfinite = self.rollbacks = 0
+        self._failures = 0  # non-finite steps in a row
+        self._good = self._snapshot()
+
+    def opinions(self, inputs: Sequence[Inputs], tokens: npt.NDArray[np.float32]) -> list[Opinion]:
+        """Say what follows each of B candles, with tokens (B, T, TOKEN); changes nothing."""
+        with torch.no_grad(), self.trainer.autocast():
+            return self.network.opinions(inputs, self._tensor(tokens))
+
+    def train(self, sample: Sample, row: int, replay: Replay) -> TrainStep:
+        """Take one training step on the newest sample, at ``row`` of the replay, and some drawn from before."""
+        random = np.random.Generator(np.random.Philox(key=[self.config.seed, self.steps]))
+        rows = np.append(replay.draw(self.config.size.replays, row, random), row)
+        tokens, targets = self._tensor(replay.windows(rows)), replay.targets(rows)
+        horizon = self.config.trend_horizon
+
+        def loss() -> Tensor:
+            return skip_loss(self.network, sample, horizon) + branch_loss(self.network, tokens, targets, horizon)
+
+        taken = self.trainer.train_step(loss)
+        self._count(taken)
+        return taken
+
+    def roll_back_if_stuck(self) -> int | None:
+        """Return to the last good weights after PATIENCE non-finite steps in a row; gives the step returned to."""
+        if self._failures < PATIENCE:
+            return None
+        self._restore(self._good)
+        self._failures = 0
+        self.rollbacks += 1
+        return int(self._good["steps"])
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Go through every weight, covariance and optimizer value in a fixed order."""
+        yield from self.network.state_dict().values()
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+    def describe(self) -> dict[str, Any]:
+        """Say what the network is and how its steps went."""
+        return {
+            "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
+            "device": str(self.network.flat.weight.device),
+            "precision": self.config.precision,
+            "learning_rate": self.config.rate,
+            "clip_norm": self.config.clip_norm,
+            "clipped": self.clipped,
+            "rollbacks": self.rollbacks,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give weights, optimizer, scaler and counters; symmetric matrices as their lower triangle."""
+        network = {name: _triangle(name, value) for name, value in self.network.state_dict().items()}
+        return {
+            "network": network,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.trainer.scaler.state_dict(),
+            "counters": {name: getattr(self, name) for name in _COUNTERS},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the stepper that gave the state; a rollback then returns here."""
+        own, given = self.network.state_dict(), state["network"]
+        self.network.load_state_dict({name: _square(name, value, own[name]) for name, value in given.items()})
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.trainer.scaler.load_state_dict(state["scaler"])
+        for name in _COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self._good = self._snapshot()
+
+    def _count(self, taken: TrainStep) -> None:
+        if taken.skipped:
+            self.nonfinite += 1
+            self._failures += 1
+            return
+        self.steps += 1
+        self.clipped += taken.clipped
+        self._failures = 0
+        if self.steps % SNAPSHOT_EVERY == 0:
+            self._good = self._snapshot()
+
+    def _snapshot(self) -> dict[str, Any]:
+        parts = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        return copy.deepcopy(parts)
+
+    def _restore(self, snapshot: dict[str, Any]) -> None:
+        self.network.load_state_dict(snapshot["network"])
+        self.optimizer.load_state_dict(copy.deepcopy(snapshot["optimizer"]))
+
+    def _tensor(self, array: npt.NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(array).to(self.config.device)
+
+
+_COUNTERS = ("steps", "clipped", "nonfinite", "rollbacks", "_failures")
+
+
+def _triangle(name: str, value: Tensor) -> Tensor:
+    if not name.endswith("covariance"):
+        return value.detach().cpu().clone()
+    rows, columns = torch.tril_indices(*value.shape)
+    return value.cpu()[rows, columns]
+
+
+def _square(name: str, value: Tensor, like: Tensor) -> Tensor:
+    if not name.endswith("covariance"):
+        return value
+    square = torch.empty(like.shape, dtype=value.dtype)
+    rows, columns = torch.tril_indices(*like.shape)
+    square[rows, columns] = value
+    square[columns, rows] = value
+    return square
