@@ -43,7 +43,7 @@ async def index(deps: Deps) -> Response:
 @router.get("/favicon.ico")
 async def favicon(deps: Deps) -> Response:
     """Serve the icon, or nothing."""
-    path = deps.static / "favicon.svg"
+    path = deps.static / "icon.svg"
     return FileResponse(path, headers=REVALIDATE) if path.is_file() else Response(status_code=204)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,11 @@ def world() -> World:
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     """Calls the API without a socket; the app is built at the first request."""
     transport = LateTransport(world)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as opened:
-        yield opened  # type: ignore[misc]
+        yield opened
 
 
 class LateTransport(httpx.AsyncBaseTransport):
@@ -91,12 +91,9 @@ class LateTransport(httpx.AsyncBaseTransport):
 async def serving(world: World) -> AsyncIterator[str]:
     """Serve the world's app on a free port; yields HOST:PORT."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(server_config(world.app))
-    server.capture_signals = no_signals  # type: ignore[method-assign, assignment]
+    server = QuietServer(server_config(world.app))
     task = asyncio.create_task(server.serve([listener]))
     try:
-        while not server.started:
-            await asyncio.sleep(0.01)
         host, port = listener.getsockname()
         yield f"{host}:{port}"
     finally:
@@ -105,11 +102,12 @@ async def serving(world: World) -> AsyncIterator[str]:
         await task
 
 
-class no_signals:
-    """Leaves the signal handlers of the test process alone."""
+class QuietServer(uvicorn.Server):
+    """uvicorn that leaves the signal handlers of the test process alone."""
 
-    def __enter__(self) -> None: ...
-    def __exit__(self, *exc: object) -> None: ...
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 @pytest.fixture
