@@ -1,0 +1,1 @@
+"""Closed, ordered, validated candles from an exchange or a file."""

@@ -1,0 +1,59 @@
+"""When to try again: backoff with jitter, and a budget of dials."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+
+from service.feed.timing import FeedTiming
+from service.feed.trouble import Trouble
+
+_LIMITED_SECONDS = 5.0
+
+
+class Backoff:
+    """Says how long to wait after each failure in a row, in real seconds, never twice the same."""
+
+    def __init__(self, timing: FeedTiming, jitter: random.Random) -> None:
+        self._timing = timing
+        self._jitter = jitter
+        self.failures = 0
+
+    def succeeded(self) -> None:
+        self.failures = 0
+
+    def failed(self, trouble: Trouble) -> float:
+        """Count one failure and return the wait after it."""
+        self.failures += 1
+        timing = self._timing
+        if trouble.refused:
+            return self._spread(timing.refused_seconds)
+        if trouble.retry_after_seconds is not None:
+            return trouble.retry_after_seconds + self._jitter.uniform(0, 0.25)
+        if trouble.limited:
+            return self._spread(_LIMITED_SECONDS * 2 ** min(self.failures - 1, 4))
+        return self._spread(min(timing.backoff_limit_seconds, timing.backoff_seconds * 2 ** min(self.failures - 1, 20)))
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * self._jitter.uniform(0.8, 1.2)
+
+
+class DialBudget:
+    """Lets at most ``dials_per_window`` dials pass in any ``dial_window_seconds``."""
+
+    def __init__(self, timing: FeedTiming, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit = timing.dials_per_window
+        self._window = timing.dial_window_seconds
+        self._now = now
+        self._dials: deque[float] = deque(maxlen=self._limit)
+
+    def wait_seconds(self) -> float:
+        """Return how long to wait before the next dial."""
+        if len(self._dials) < self._limit:
+            return 0.0
+        return max(0.0, self._dials[0] + self._window - self._now())
+
+    def spend(self) -> None:
+        self._dials.append(self._now())

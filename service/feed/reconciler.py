@@ -1,0 +1,176 @@
+"""Reconciler: asks REST for what the socket missed, and reads recent candles again for late corrections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from service.feed.assembler import Assembler
+from service.feed.client import ExchangeClient
+from service.feed.clock import ExchangeClock
+from service.feed.measure import set_clock
+from service.feed.pace import Backoff
+from service.feed.timing import FeedTiming
+from service.feed.trouble import Trouble, read_trouble
+
+DEEP_REREAD_CANDLES = 990
+_OVERLAP_CANDLES = 5
+_CONGESTED_SECONDS = 0.05
+_SPARE_ROWS = 5
+
+
+class Reconciler:
+    """Keeps REST's word in the assembler; ``run`` never returns.
+
+    ``trouble`` is what went wrong with the last question, None when it was answered. ``caught_up`` turns true when
+    the first catch-up has reached the present, ``progressing`` tells whether the last answer moved the assembler on.
+    """
+
+    def __init__(
+        self,
+        client: ExchangeClient,
+        symbol: str,
+        timeframe: str,
+        assembler: Assembler,
+        clock: ExchangeClock,
+        timing: FeedTiming,
+        jitter: random.Random,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.trouble: Trouble | None = None
+        self.caught_up = False
+        self.progressing = False
+        self.newest: int | None = None
+        self._client = client
+        self._symbol, self._timeframe = symbol, timeframe
+        self._assembler = assembler
+        self._clock = clock
+        self._timing = timing
+        self._backoff = Backoff(timing, jitter)
+        self._on_news = on_news
+        self._first = assembler.next_open
+        self._limit = client.row_limit(symbol)
+        now = clock.elapsed_ms()
+        self._not_before = now
+        self._reread_at = now
+        self._deep_at = now + timing.deep_reread_ms
+        self._clock_at = now + timing.clock_every_ms
+        self._missing_since: tuple[int, float] | None = None
+        self._wake = asyncio.Event()
+
+    def told(self, *, doubtful_clock: bool) -> None:
+        """Look again: the socket brought something. ``doubtful_clock``: a row seemed to come from the future."""
+        if doubtful_clock:
+            self._clock_at = min(self._clock_at, max(self._clock.elapsed_ms(), self._not_before))
+        if doubtful_clock or self._assembler.missing or self._assembler.suspects:
+            self._wake.set()
+
+    def reread_now(self) -> None:
+        """Read recent candles again as soon as possible: the socket was away."""
+        self._reread_at = min(self._reread_at, self._clock.elapsed_ms())
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            wait_ms = self._wait_ms()
+            if wait_ms > 0:
+                await self._sleep(wait_ms)
+            elif self._assembler.congested:
+                await asyncio.sleep(_CONGESTED_SECONDS)
+            else:
+                await self._ask()
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def _wait_ms(self) -> float:
+        now = self._clock.elapsed_ms()
+        due = min(self._reread_at, self._deep_at, self._clock_at, self._missing_at(now), self._overdue_at(now))
+        return max(due, self._not_before) - now
+
+    def _missing_at(self, now: float) -> float:
+        """When to ask for a candle that must have closed, since a later one is known."""
+        if self._assembler.suspects:
+            return now
+        if not self._assembler.missing:
+            self._missing_since = None
+            return float("inf")
+        if self._missing_since is None or self._missing_since[0] != self._assembler.next_open:
+            self._missing_since = (self._assembler.next_open, now)
+        return self._missing_since[1] + self._timing.final_grace_ms
+
+    def _overdue_at(self, now: float) -> float:
+        """When to ask because no candle came at all."""
+        due = self._assembler.next_open + self._assembler.grid.interval_ms + self._timing.poll_after_ms
+        return now + (due - self._clock.now_ms())
+
+    async def _sleep(self, wait_ms: float) -> None:
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1_000 / self._timing.speed):
+                await self._wake.wait()
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        before = self._assembler.next_open
+        try:
+            if self._clock.elapsed_ms() >= self._clock_at:
+                await self._set_clock()
+            behind = await self._read()
+        except Exception as error:  # ccxt lets aiohttp's and its own parsers' errors through, of any class
+            self._failed(read_trouble(error, self._client.answer_headers))
+            return
+        self.progressing = self._assembler.next_open > before
+        if self.progressing or not self._assembler.missing:
+            self.trouble = None
+            self._backoff.succeeded()
+        self._not_before = self._clock.elapsed_ms()
+        if not (self.progressing and behind):
+            self._not_before += self._timing.retry_ms if self._assembler.missing or behind else 0
+            self.caught_up = self.caught_up or not behind
+        self._on_news()
+
+    async def _read(self) -> bool:
+        """Ask for candles once; returns whether the assembler is still behind what REST has."""
+        assembler, interval = self._assembler, self._assembler.grid.interval_ms
+        since, limit = self._range()
+        asked_at = self._clock.now_ms()
+        rows = await self._client.candles(self._symbol, self._timeframe, since, limit)
+        answer = assembler.answer(rows, since, asked_at)
+        if answer.valid == 0 and (answer.refused or rows):
+            raise ValueError("the answer held no readable candle")
+        if answer.newest is not None:
+            self.newest = max(self.newest or 0, answer.newest)
+        now = self._clock.elapsed_ms()
+        self._reread_at = now + max(self._timing.reread_ms, min(interval, 60_000))
+        return assembler.next_open + interval <= self._clock.now_ms() - self._timing.rest_grace_ms
+
+    def _range(self) -> tuple[int, int]:
+        """Choose where to read from, and how many rows: from the first candle missing, or back over recent ones."""
+        assembler, now = self._assembler, self._clock.elapsed_ms()
+        interval = assembler.grid.interval_ms
+        back = self._timing.reread_candles
+        if now >= self._deep_at:
+            self._deep_at = now + max(self._timing.deep_reread_ms, interval)
+            back = DEEP_REREAD_CANDLES
+        elif now < self._reread_at:
+            back = _OVERLAP_CANDLES
+        since = assembler.next_open - min(back, self._limit - 2 * _SPARE_ROWS) * interval
+        if assembler.suspects:
+            since = min(since, max(min(assembler.suspects), assembler.next_open - (self._limit - 10) * interval))
+        since = max(since, self._first - interval)
+        wanted = (self._clock.now_ms() - since) / interval + _SPARE_ROWS
+        return since, int(max(_SPARE_ROWS, min(self._limit, wanted)))
+
+    async def _set_clock(self) -> None:
+        self._clock_at = self._clock.elapsed_ms() + self._timing.clock_every_ms
+        interval = self._assembler.grid.interval_ms
+        await set_clock(self._clock, self._client, self._symbol, self._timeframe, interval)
+
+    def _failed(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+        self.progressing = False
+        self._not_before = self._clock.elapsed_ms() + self._backoff.failed(trouble) * 1_000 * self._timing.speed
+        self._on_news()

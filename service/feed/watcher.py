@@ -1,0 +1,108 @@
+"""Watcher: keeps one socket open, and drops it when candle time no longer advances."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from service.feed.assembler import Assembler
+from service.feed.client import ExchangeClient
+from service.feed.clock import ExchangeClock
+from service.feed.pace import Backoff, DialBudget
+from service.feed.reconciler import Reconciler
+from service.feed.timing import FeedTiming
+from service.feed.trouble import Trouble, read_trouble
+
+_LOOK_MS = 1_000
+
+
+class Watcher:
+    """Watches the socket for ever; ``reconnects`` counts dials after the first, ``trouble`` is None while it works."""
+
+    def __init__(
+        self,
+        client: ExchangeClient,
+        symbol: str,
+        timeframe: str,
+        assembler: Assembler,
+        reconciler: Reconciler,
+        clock: ExchangeClock,
+        timing: FeedTiming,
+        budget: DialBudget,
+        backoff: Backoff,
+    ) -> None:
+        self.reconnects = -1
+        self.trouble: Trouble | None = None
+        self._client = client
+        self._symbol, self._timeframe = symbol, timeframe
+        self._assembler = assembler
+        self._reconciler = reconciler
+        self._clock = clock
+        self._timing = timing
+        self._budget = budget
+        self._backoff = backoff
+        self._dialled_at = 0.0
+        self._advanced_at = 0.0
+        self._newest: int | None = None
+
+    async def run(self) -> None:
+        while True:
+            await self._dial()
+            try:
+                await self._watch()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                await self._lost(Trouble("the socket was closed"))
+            except Exception as error:  # ccxt lets aiohttp's errors through, of any class
+                await self._lost(read_trouble(error))
+
+    async def _dial(self) -> None:
+        """Take the leave to dial from the budget, when the next watch is going to dial."""
+        await asyncio.sleep(self._budget.wait_seconds())
+        self._budget.spend()
+        self.reconnects += 1
+        self._dialled_at = self._advanced_at = self._clock.elapsed_ms()
+
+    async def _watch(self) -> None:
+        """Watch one socket until it fails, raises or brings nothing new for too long."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_MS / 1_000 / self._timing.speed):
+                    await self._client.watch(self._symbol, self._timeframe)
+            self._look()
+
+    def _look(self) -> None:
+        now = self._clock.elapsed_ms()
+        newest = self._assembler.newest_seen
+        if newest != self._newest:
+            self._newest, self._advanced_at = newest, now
+            if self.trouble is not None:
+                self.trouble = None
+                self._reconciler.reread_now()
+            self._backoff.succeeded()
+            return
+        if (
+            not self._client.connected
+            and now - self._dialled_at > self._timing.request_seconds * 1_000 * self._timing.speed
+        ):
+            raise ConnectionError("the exchange did not answer the socket's handshake")
+        silent = now - self._advanced_at - self._assembler.grid.interval_ms
+        limit = self._timing.drop_after_ms if self._is_behind() else self._timing.quiet_drop_ms
+        if silent > limit:
+            raise ConnectionError(f"the socket brought no new candle for {silent / 1_000:.0f} s")
+
+    def _is_behind(self) -> bool:
+        """Whether REST knows more than the socket, or cannot be asked: then silence is not a quiet market."""
+        newest = self._reconciler.newest
+        if self._reconciler.trouble is not None or newest is None:
+            return True
+        return newest > (self._newest or 0) + self._assembler.grid.interval_ms
+
+    async def _lost(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+        self._assembler.disconnected()
+        await self._client.drop_sockets()
+        self._reconciler.reread_now()
+        await asyncio.sleep(self._backoff.failed(trouble))
