@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 TICKET_SECONDS = 30
 MAX_TICKETS = 10_000
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(:[0-9]+)?")
 
 
 class KeyRing:
@@ -87,8 +88,8 @@ def host_allowed(scope: Scope, allowed: Sequence[str]) -> bool:
     """Tell whether the Host header names one of ours (any when none are configured): stops DNS rebinding."""
     if not allowed:
         return True
-    host = urlsplit("//" + (header(scope, b"host") or "")).hostname or ""
-    return host in allowed
+    match = _HOST.fullmatch(header(scope, b"host") or "")
+    return match is not None and match[1].strip("[]").lower() in allowed
 
 
 def same_origin(scope: Scope, origin: str) -> bool:

@@ -1,0 +1,269 @@
+"""Keys, tickets, origins and hosts: the whole route table against every kind of caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+import websockets
+from fastapi.routing import APIWebSocketRoute
+from starlette.routing import Route
+from websockets.asyncio.client import connect
+
+from service.api.app import create_api
+from service.api.deps import ApiDeps
+from service.api.guard import OPEN_PATHS
+from service.api.security import TICKET_SECONDS, KeyRing, Tickets, presented_keys
+from service.broadcast import Broadcaster
+from tests.builders import MARKET, START
+from tests.fakes import InMemoryStore
+from tests.service.api.conftest import KEY, World, serving
+
+PUBLIC = {"/", "/health/live", "/docs", "/docs/start.js", "/openapi.json", "/favicon.ico"}
+BAD_KEYS: dict[str, dict[str, str | bytes]] = {
+    "no key": {},
+    "a wrong key": {"X-API-Key": "wrong"},
+    "the key with more": {"Authorization": f"Bearer {KEY}x"},
+    "the key's beginning": {"Authorization": f"Bearer {KEY[:-1]}"},
+    "an empty key": {"X-API-Key": ""},
+    "an empty bearer": {"Authorization": "Bearer "},
+    "another scheme": {"Authorization": f"Basic {KEY}"},
+    "a Latin-1 key": {"X-API-Key": b"caf\xe9"},
+    "smart quotes": {"Authorization": "Bearer “key”".encode()},
+    "a long key": {"X-API-Key": "k" * 30_000},
+    "a NUL": {"X-API-Key": b"a\x00b"},
+    "a cookie": {"Cookie": f"key={KEY}"},
+}
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    return world.set(api_keys=(KEY, "another-key"))
+
+
+def all_routes(routes: list[Any]) -> Iterator[Any]:
+    """Walk routers within routers."""
+    for route in routes:
+        yield route
+        yield from all_routes(getattr(getattr(route, "original_router", None), "routes", []))
+
+
+def routes(world: World) -> list[tuple[str, str]]:
+    """List method and path of every HTTP route there is, from the application itself."""
+    found = [route for route in all_routes(world.app.routes) if isinstance(route, Route)]
+    return sorted({(method, route.path) for route in found for method in route.methods or ()})
+
+
+def test_the_route_table_is_the_documented_one_and_the_public_paths(keyed: World) -> None:
+    documented = {(m.upper(), path) for path, calls in keyed.app.openapi()["paths"].items() for m in calls}
+    assert documented
+    assert {(m, path) for m, path in routes(keyed) if m != "HEAD"} == documented | {("GET", path) for path in PUBLIC}
+
+
+@pytest.mark.parametrize("kind", BAD_KEYS)
+async def test_without_a_right_key_every_route_but_the_public_ones_answers_401(
+    client: httpx.AsyncClient, keyed: World, kind: str
+) -> None:
+    headers = BAD_KEYS[kind]
+    for method, path in routes(keyed):
+        answer = await client.request(method, path, headers=headers)  # type: ignore[arg-type]
+        if path in PUBLIC:
+            assert answer.status_code in (200, 204, 404), path
+        else:
+            assert answer.status_code == 401, path
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_unknown_paths_are_not_told_from_known_ones_without_a_key(
+    client: httpx.AsyncClient, keyed: World
+) -> None:
+    assert keyed.options.api_keys
+    assert (await client.get("/no-such-path")).status_code == 401
+    assert (await client.get("/no-such-path", headers={"X-API-Key": KEY})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"X-API-Key": KEY}]
+)
+async def test_with_a_right_key_no_route_answers_401(
+    client: httpx.AsyncClient, keyed: World, headers: dict[str, str]
+) -> None:
+    for method, path in routes(keyed):
+        assert (await client.request(method, path, headers=headers)).status_code not in (401, 403), path
+
+
+async def test_any_of_several_keys_opens(client: httpx.AsyncClient, keyed: World) -> None:
+    assert len(keyed.options.api_keys) == 2
+    assert (await client.get("/markets", headers={"X-API-Key": "another-key"})).status_code == 200
+
+
+def test_open_paths_are_those_of_the_contract() -> None:
+    assert OPEN_PATHS == PUBLIC
+
+
+def test_failures_63_keys_are_compared_as_bytes_of_any_kind() -> None:
+    ring = KeyRing(["schlüssel"])
+    assert ring.find({"headers": [(b"x-api-key", "schlüssel".encode())]}) is not None
+    for value in (b"caf\xe9", b"\x00", b"", b"k" * 1_000_000, "“schlüssel”".encode()):
+        assert ring.find({"headers": [(b"x-api-key", value)]}) is None
+    assert presented_keys({"headers": [(b"authorization", b"Bearer  a ")]}) == [b"a"]
+
+
+# --- WebSocket ------------------------------------------------------------------------------------------------------
+
+
+def websocket_paths(world: World) -> list[str]:
+    return [route.path for route in all_routes(world.app.routes) if isinstance(route, APIWebSocketRoute)]
+
+
+async def test_failures_43_every_websocket_route_refuses_without_a_key(keyed: World) -> None:
+    paths = websocket_paths(keyed)
+    assert paths
+    async with serving(keyed) as address:
+        for path in [*paths, "/no-such-socket"]:
+            for headers in ({"X-API-Key": "wrong"}, {"Authorization": "Bearer wrong"}):
+                with pytest.raises(websockets.InvalidStatus) as refused:
+                    await connect(f"ws://{address}{path}", additional_headers=headers)
+                assert refused.value.response.status_code == 401
+        with pytest.raises(websockets.InvalidStatus):
+            await connect(f"ws://{address}/no-such-socket")
+
+
+async def first_frame(address: str, send: str | bytes | None, **arguments: Any) -> dict[str, Any] | int:
+    """Return the first frame the server sends, or the code it closes with."""
+    async with connect(f"ws://{address}/ws", **arguments) as socket:
+        if send is not None:
+            await socket.send(send)
+        try:
+            return json.loads(await socket.recv())  # type: ignore[no-any-return]
+        except websockets.ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else 0
+
+
+async def ticket_of(address: str) -> str:
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"http://{address}/ws-ticket", headers={"X-API-Key": KEY})
+        assert answer.json()["expires_in"] == 30
+        return str(answer.json()["ticket"])
+
+
+def auth(ticket: str) -> str:
+    return json.dumps({"type": "auth", "ticket": ticket})
+
+
+async def test_a_ticket_opens_one_socket_once(keyed: World) -> None:
+    async with serving(keyed) as address:
+        ticket = await ticket_of(address)
+        hello = await first_frame(address, auth(ticket))
+        assert isinstance(hello, dict)
+        assert hello["type"] == "hello"
+        assert await first_frame(address, auth(ticket)) == 1008
+
+
+async def test_a_key_in_the_handshake_opens_without_a_ticket(keyed: World) -> None:
+    async with serving(keyed) as address:
+        hello = await first_frame(address, None, additional_headers={"Authorization": f"Bearer {KEY}"})
+        assert isinstance(hello, dict)
+
+
+@pytest.mark.parametrize("frame", ['{"type":"ping"}', auth(KEY), auth(""), '{"type":"auth"}', b"\x00", "", auth("é\0")])
+async def test_anything_but_a_right_ticket_first_closes_with_1008(keyed: World, frame: str | bytes) -> None:
+    async with serving(keyed) as address:
+        assert await first_frame(address, frame) == 1008
+
+
+async def test_nothing_is_sent_before_the_ticket_and_silence_is_cut_off(keyed: World) -> None:
+    keyed.set(auth_seconds=0.05)
+    async with serving(keyed) as address:
+        assert await first_frame(address, None) == 1008
+
+
+def test_a_ticket_expires_after_30_seconds() -> None:
+    now = 0.0
+    tickets = Tickets(lambda: now)
+    young, old = tickets.issue(), tickets.issue()
+    now = TICKET_SECONDS - 0.1
+    assert tickets.redeem(young)
+    now = TICKET_SECONDS
+    assert not tickets.redeem(old)
+
+
+def test_tickets_are_bounded_and_the_oldest_makes_room() -> None:
+    tickets = Tickets(lambda: 0.0)
+    first = tickets.issue()
+    for _ in range(10_000):
+        last = tickets.issue()
+    assert len(tickets._expiries) == 10_000
+    assert not tickets.redeem(first)
+    assert tickets.redeem(last)
+
+
+# --- origins, hosts, canary -----------------------------------------------------------------------------------------
+
+
+async def test_with_allowed_origins_other_pages_cannot_connect_and_our_own_can(world: World) -> None:
+    world.set(allowed_origins=("https://good.example",))
+    async with serving(world) as address:
+        for origin in ("https://good.example", f"http://{address}"):
+            assert isinstance(await first_frame(address, None, origin=origin), dict)
+        for origin in ("https://evil.example", "null", "https://good.example.evil"):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await connect(f"ws://{address}/ws", origin=origin)  # type: ignore[arg-type]
+            assert refused.value.response.status_code == 403
+
+
+async def test_a_page_of_another_site_cannot_operate_the_learner(client: httpx.AsyncClient, world: World) -> None:
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "null"},
+    ):
+        assert (await client.post("/model/pause", headers=headers)).status_code == 403
+    assert not world.market.state.paused
+    assert (await client.post("/model/pause", headers={"Origin": "http://test"})).status_code == 200
+
+
+async def test_only_allowed_origins_are_told_that_they_may_read(client: httpx.AsyncClient, world: World) -> None:
+    world.set(allowed_origins=("https://good.example",))
+    good = await client.get("/markets", headers={"Origin": "https://good.example"})
+    assert good.headers["access-control-allow-origin"] == "https://good.example"
+    evil = await client.get("/markets", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in evil.headers
+
+
+async def test_only_our_own_host_names_are_answered_when_configured(client: httpx.AsyncClient, world: World) -> None:
+    world.set(allowed_hosts=("localhost", "127.0.0.1", "::1"))
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert (await client.get("/health/live", headers={"Host": host})).status_code == 200
+    for host in ("rebound.example:8000", "localhost.evil", "", "[", "a@b"):
+        assert (await client.get("/health/live", headers={"Host": host})).status_code == 400
+
+
+async def test_a_canary_key_is_in_no_log_answer_metric_or_repr(client: httpx.AsyncClient, world: World) -> None:
+    canary = "canary-8f3a"
+    world.set(api_keys=(canary,))
+    with structlog.testing.capture_logs() as logs:
+        answers = [
+            await client.get(f"/steps?key={canary}", headers={"X-API-Key": canary}),
+            await client.get(f"/{canary}", headers={"X-API-Key": canary}),
+            await client.get("/markets", headers={"Authorization": f"Bearer {canary}x"}),
+            await client.post("/predict", content=f'{{"{canary}": "{canary}"', headers={"X-API-Key": canary}),
+            await client.get("/metrics", headers={"X-API-Key": canary}),
+        ]
+    assert [answer.status_code for answer in answers] == [422, 404, 401, 422, 200]
+    told = str(logs) + repr(world.options) + "".join(answer.text + str(answer.headers) for answer in answers)
+    assert canary not in told
+
+
+def test_keys_are_documented_where_they_are_needed() -> None:
+    deps = ApiDeps({}, InMemoryStore(), Broadcaster(0), lambda: START, World().set(api_keys=(KEY,)).options)
+    document = create_api(deps).openapi()
+    assert document["security"] == [{"bearer": []}, {"key": []}]
+    assert document["paths"]["/health/live"]["get"]["security"] == []
+    assert "security" not in document["paths"]["/markets"]["get"]
+    assert MARKET not in str(document["paths"]["/ws-ticket"])
