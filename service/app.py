@@ -28,15 +28,14 @@ from tenacity import (
 from models.config import STATE_VERSION, LearnerConfig
 from service.api.app import create_api
 from service.api.deps import ApiDeps, ApiOptions
-from service.api.sockets import listen
+from service.api.sockets import listen, server_config
 from service.broadcast import Broadcaster
-from service.feed.exchange import ExchangeFeed, interval_of
+from service.feed.exchange import ExchangeFeed
 from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
 from service.settings import Settings
 from service.simulator.server import SimulatedExchange
 from service.storage import (
-    Database,
     MarketTaken,
     SqlCheckpointStore,
     SqlRecordStore,
@@ -44,6 +43,7 @@ from service.storage import (
     migrate,
     open_database,
 )
+from service.storage.database import Database
 from service.waiting import WaitingMarket
 from service.worker import LearnerWorker, WorkerLimits
 
@@ -109,15 +109,7 @@ class Service:
             version=version("livewick"),
         )
         api = create_api(ApiDeps(self._markets, self._store, self._broadcaster, now_ms, options))
-        config = uvicorn.Config(
-            api,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=2,
-            server_header=False,
-            proxy_headers=False,
-        )
-        return QuietServer(config)
+        return QuietServer(server_config(api))
 
     # --- one market -------------------------------------------------------------------------------------------------
 
@@ -193,7 +185,8 @@ class Service:
 
     async def _train(self, feed: ExchangeFeed) -> None:
         """Run the market's pipeline once no other process does."""
-        async with self._sole_trainer(feed):
+        async with contextlib.AsyncExitStack() as stack:
+            await self._become_trainer(stack, feed.market)
             pipeline = self._pipeline(feed)
             self._markets[feed.market] = pipeline
             self._pipelines.append(pipeline)
@@ -201,24 +194,28 @@ class Service:
                 pipeline.tell_simulated("the feed is the built-in simulated exchange")
             await pipeline.run()
 
-    @contextlib.asynccontextmanager
-    async def _sole_trainer(self, feed: ExchangeFeed) -> AsyncIterator[None]:
-        """Hold the market's lease; while another process has it, serve its reads and try again."""
-        reason = "another process trains this market on this database; this one serves what is stored"
+    async def _become_trainer(self, stack: contextlib.AsyncExitStack, market: str) -> None:
+        """Take the market's lease; while another process has it, serve what is stored and try again.
+
+        Raises MarketTaken on SQLite at once: a second process on the same file is a mistake, not a replica.
+        """
         while True:
             try:
-                async with market_lease(self._database, feed.market):
-                    yield
-                    return
-            except MarketTaken:
-                if feed.market not in self._markets or self._markets[feed.market].status().reason != reason:
-                    log.warning(reason, market=feed.market)
-                    self._wait(feed.market, reason)
-                await asyncio.sleep(LEASE_RETRY_SECONDS)
+                await stack.enter_async_context(market_lease(self._database, market))
+                return
+            except MarketTaken as error:
+                if self._database.address.is_sqlite:
+                    raise
+                reason = f"{error}; this process serves what is stored"
+            except StoreUnavailable as error:
+                reason = str(error)
+            if market not in self._markets or self._markets[market].status().reason != reason:
+                log.warning("not the trainer", market=market, reason=reason)
+                self._wait(market, reason)
+            await asyncio.sleep(LEASE_RETRY_SECONDS)
 
     def _wait(self, market: str, reason: str) -> WaitingMarket:
-        interval_ms = interval_of(self._settings.timeframe)
-        waiting = WaitingMarket(market, interval_ms, self._settings.exchange, reason)
+        waiting = WaitingMarket(market, self._settings.interval_ms, self._settings.exchange, reason)
         self._markets[market] = waiting
         return waiting
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+
 from service.ports import ConfigurationError, LivewickError
 from service.settings import Settings, load_settings
 
@@ -86,13 +87,12 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
     from rich.progress import track
 
     from models.grid import fill_gaps
-    from service.feed.exchange import interval_of
     from service.feed.replay import finest_tick, read_candles
     from service.replay import make_learner
     from service.replay import replay as run
     from service.scorecard import print_scorecard
 
-    interval_ms = interval_of(settings.timeframe)
+    interval_ms = settings.interval_ms
     market = f"{settings.exchange}:{settings.symbols[0]}"
     candles = list(read_candles(options.file, market))
     if not candles:

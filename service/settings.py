@@ -23,6 +23,13 @@ PREFIX = "LIVEWICK_"
 DATABASE_DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 SECRET_WORDS = re.compile(r"key|secret|password|token|proxy|auth|private|passphrase|credential|cookie", re.IGNORECASE)
 MASK = "********"
+UNIT_MS = {
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -39,7 +46,7 @@ class Settings(BaseModel):
     feed: Literal["auto", "exchange", "simulated"] = "auto"
     exchange: str = Field("binance", pattern=r"^[a-z0-9_]+$")
     symbols: tuple[str, ...] = ("ETH/USDT",)
-    timeframe: str = Field("1s", pattern=r"^[1-9]\d{0,3}[smhdwM]$")
+    timeframe: str = Field("1s", pattern=r"^[1-9]\d{0,3}[smhdw]$")
     ccxt: dict[str, Any] = Field(default_factory=dict)
     backfill: int = Field(3600, ge=0, le=1_000_000)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -112,6 +119,11 @@ class Settings(BaseModel):
                 f"or {PREFIX}ALLOW_ANONYMOUS=true if everyone may use this service"
             )
         return self
+
+    @property
+    def interval_ms(self) -> int:
+        """Length of the timeframe in milliseconds."""
+        return int(self.timeframe[:-1]) * UNIT_MS[self.timeframe[-1]]
 
     def learner(self, market: str, interval_ms: int, tick: float | None, simulated: bool = False) -> LearnerConfig:
         """Return the learner's configuration that these settings mean for a market."""
