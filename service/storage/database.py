@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,9 +20,11 @@ from sqlalchemy.pool import NullPool
 from service.ports import ConfigurationError
 from service.storage.errors import expected_trouble
 
-CONNECT_TIMEOUT_SECONDS = 4.0
-READ_TIMEOUT_SECONDS = 4.5
-WRITE_TIMEOUT_SECONDS = 9.0
+CONNECT_TIMEOUT_SECONDS = 3.5
+READ_TIMEOUT_SECONDS = 3.5
+WRITE_TIMEOUT_SECONDS = 8.0
+# Steps of SQLite's machine between two looks at the clock: a few milliseconds.
+PROGRESS_EVERY = 20_000
 COMMON = {"application_name": "livewick", "timezone": "UTC"}
 # A statement or a transaction of ours that takes longer than we wait for it ends on the server too.
 POOLED = {"statement_timeout": "5000", "idle_in_transaction_session_timeout": "15000"}
@@ -76,28 +79,30 @@ class Database:
     writer: asyncio.Lock = field(default_factory=asyncio.Lock)
     # By market: who writes makes sure of these first.
     leases: dict[str, Lease] = field(default_factory=dict)
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
 
     @asynccontextmanager
-    async def reading(self, timeout_seconds: float = READ_TIMEOUT_SECONDS) -> AsyncIterator[AsyncConnection]:
-        """Lend a connection for a few quick queries; raises StoreUnavailable after ``timeout_seconds``."""
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection for a few quick queries; raises StoreUnavailable after ``read_timeout_seconds``."""
+        timeout_seconds = self.read_timeout_seconds
         with expected_trouble("answer"):
-            async with (
-                asyncio.timeout(timeout_seconds),
-                self.engine.connect() as connection,
-                self._interrupted_after(connection, timeout_seconds * 0.9),
-            ):
+            async with asyncio.timeout(timeout_seconds), self.engine.connect() as connection:
+                await self._stop_when_given_up(connection, timeout_seconds)
                 yield connection
 
     @asynccontextmanager
-    async def writing(self, timeout_seconds: float = WRITE_TIMEOUT_SECONDS) -> AsyncIterator[AsyncConnection]:
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection for one transaction, committed at the end or rolled back whole."""
+        timeout_seconds = self.write_timeout_seconds
         with expected_trouble("store"):
             async with asyncio.timeout(timeout_seconds), AsyncExitStack() as stack:
                 if self.address.is_sqlite:
                     await stack.enter_async_context(self.writer)
                 connection = await stack.enter_async_context(self.engine.connect())
                 connection = await connection.execution_options(livewick_write=True)
-                async with connection.begin(), self._interrupted_after(connection, timeout_seconds * 0.9):
+                async with connection.begin():
+                    await self._stop_when_given_up(connection, timeout_seconds)
                     yield connection
 
     async def ensure_lease(self, market: str) -> None:
@@ -108,19 +113,17 @@ class Database:
         if (lease := self.leases.get(market)) is not None:
             await lease.ensure()
 
-    @asynccontextmanager
-    async def _interrupted_after(self, connection: AsyncConnection, seconds: float) -> AsyncIterator[None]:
-        """Stop what SQLite is still computing after ``seconds``: its thread does not hear of a cancelled task."""
+    async def _stop_when_given_up(self, connection: AsyncConnection, seconds: float) -> None:
+        """Let SQLite stop computing after ``seconds`` or when this task is cancelled: its thread hears of neither."""
         if not self.address.is_sqlite:
-            yield
             return
+        task, deadline = asyncio.current_task(), time.monotonic() + seconds
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        # aiosqlite's own interrupt() is a coroutine, and a timer cannot await.
-        timer = asyncio.get_running_loop().call_later(seconds, driver._conn.interrupt)
-        try:
-            yield
-        finally:
-            timer.cancel()
+
+        def given_up() -> bool:
+            return time.monotonic() > deadline or (task is not None and task.cancelling() > 0)
+
+        await driver.set_progress_handler(given_up, PROGRESS_EVERY)
 
     async def ping(self) -> None:
         """Return when the database answers."""
@@ -155,12 +158,21 @@ def parse_url(url: str) -> Address:
 
 
 @asynccontextmanager
-async def open_database(url: str) -> AsyncIterator[Database]:
+async def open_database(
+    url: str,
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
+    write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS,
+) -> AsyncIterator[Database]:
     """Open the database for the length of the context; nothing is asked of it yet (see ``Database.ping``)."""
     address = parse_url(url)
     engine = make_engine(address)
     try:
-        yield Database(address, engine)
+        yield Database(
+            address,
+            engine,
+            read_timeout_seconds=read_timeout_seconds,
+            write_timeout_seconds=write_timeout_seconds,
+        )
     finally:
         await dispose(engine)
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.ports import StoreUnavailable
-from service.storage.database import LASTING, READ_TIMEOUT_SECONDS, Address, Database, Lease, dispose, make_engine
+from service.storage.database import LASTING, Address, Database, Lease, dispose, make_engine
 from service.storage.errors import MarketTaken, expected_trouble
 from service.storage.locks import lock_key
 
@@ -51,7 +51,7 @@ def make_lease(database: Database, market: str) -> FileLease | PostgresLease:
     """Return a lease that is not held yet."""
     path = database.address.path
     if path is None:
-        return PostgresLease(database.address, market)
+        return PostgresLease(database.address, market, database.read_timeout_seconds)
     locks = [lease.lock for lease in database.leases.values() if isinstance(lease, FileLease)]
     return FileLease(path, locks[0] if locks else FileLock(path.with_name(path.name + ".lock"), thread_local=False))
 
@@ -71,11 +71,11 @@ class FileLease:
         """Take the lock if it is not held; the system lets go of it only when this process ends."""
         if self._held:
             return
-        try:
-            with expected_trouble(f"lock {self._path}"):
+        with expected_trouble(f"lock {self._path}"):
+            try:
                 self.lock.acquire(timeout=0)
-        except Timeout as error:
-            raise MarketTaken(f"another Livewick is using {self._path}; stop it first") from error
+            except Timeout as error:
+                raise MarketTaken(f"another Livewick is using {self._path}; stop it first") from error
         self._held = True
 
     async def release(self) -> None:
@@ -88,7 +88,8 @@ class FileLease:
 class PostgresLease:
     """An advisory lock on a connection of its own: PostgreSQL lets go of it when that connection ends."""
 
-    def __init__(self, address: Address, market: str) -> None:
+    def __init__(self, address: Address, market: str, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
         self._address = address
         self._market = market
         self._key = lock_key("lease", market)
@@ -104,7 +105,7 @@ class PostgresLease:
         if self._connection is not None:
             try:
                 with expected_trouble("answer"):
-                    async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                    async with asyncio.timeout(self._timeout_seconds):
                         await self._connection.execute(text("SELECT 1"))
                 return
             except StoreUnavailable:
@@ -118,7 +119,7 @@ class PostgresLease:
     async def _take(self) -> None:
         try:
             with expected_trouble("lend a market"):
-                async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                async with asyncio.timeout(self._timeout_seconds):
                     await self._connect_and_lock()
         except BaseException:
             await self._hang_up()

@@ -89,11 +89,11 @@ async def file_lock(address: Address, wait_seconds: float) -> AsyncIterator[None
         yield
         return
     lock = AsyncFileLock(address.path.with_name(address.path.name + ".migrate.lock"), timeout=wait_seconds)
-    try:
-        with expected_trouble("migrate"):
+    with expected_trouble("migrate"):
+        try:
             await lock.acquire()
-    except Timeout as error:
-        raise StoreUnavailable(waited(wait_seconds)) from error
+        except Timeout as error:
+            raise StoreUnavailable(waited(wait_seconds)) from error
     try:
         yield
     finally:

@@ -110,6 +110,11 @@ class PostgresCluster:
         command = ["psql", "-XqtA", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", statement]
         return self.run(command).strip()
 
+    def terminate_sessions(self, database: str) -> int:
+        """End every session on a database; returns how many there were."""
+        mine = f"FROM pg_stat_activity WHERE datname = '{database}'"
+        return int(self.sql(f"SELECT count(pg_terminate_backend(pid)) {mine}"))
+
     def run(self, command: list[str | Path]) -> str:
         """Run one of PostgreSQL's own programs against this server; returns its output, raises on failure."""
         server = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": USER, "PGPASSWORD": self.password}
