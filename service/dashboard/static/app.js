@@ -13,6 +13,9 @@ const HISTORY = 1800;
 const BUCKETS = 240;
 const BUCKET_CANDLES = 30;
 const PAGES = 5;
+// What was told shortly before the socket opened may reach the database only this much later.
+const STORED_AFTER_MS = 2500;
+const TAIL = 120;
 
 const page = {
   market: null,
@@ -61,7 +64,7 @@ async function pollMarkets() {
 }
 
 function readMarkets(answer) {
-  const items = answer.markets ?? answer.items ?? [];
+  const items = answer.markets;
   page.names = items.map((item) => item.market);
   if (page.market === null && items.length) choose(items[0].market);
   view.renderMarkets(page.names, page.market?.name);
@@ -98,7 +101,7 @@ function take(frame) {
   if (frame.type === "prediction") {
     if (frame.candle) market.candles.put(frame.candle);
     if (frame.prediction) market.predictions.put(frame.prediction);
-    setAge(0);
+    if (frame.candle?.source !== "backfill") setAge(0);
   } else if (frame.type === "step" && frame.step) {
     market.steps.put(frame.step);
     freshenSeries(market);
@@ -136,24 +139,34 @@ async function reload() {
 }
 
 async function load(market) {
-  const newest = market.candles.last?.open_time ?? market.status?.feed?.last_open_time ?? market.status?.last_step?.open_time;
+  const newest = market.candles.last?.open_time ?? market.status?.feed?.last_open_time;
   const first = isNumber(newest) ? newest - HISTORY * page.intervalMs : null;
-  const query = { market: market.name, start: first };
   const bucket = (BUCKET_CANDLES * page.intervalMs) / 1000;
   const fields = "loss,grad_norm,grad_norm_clipped";
   const since = isNumber(newest) ? newest - BUCKETS * bucket * 1000 : null;
-  const [candles, predictions, steps, series] = await Promise.all([
-    all("/candles", query),
-    all("/predictions", query),
-    all("/steps", query),
+  const [series] = await Promise.all([
     api.get("/series", { market: market.name, fields, bucket, start: since }),
+    loadRecords(market, first),
   ]);
-  candles.forEach((candle) => market.candles.put(candle));
-  predictions.forEach((prediction) => market.predictions.put(prediction));
-  steps.forEach((step) => market.steps.put(step));
   series.items.forEach((item) => market.series.put(item));
   if (market.steps.last) freshenSeries(market);
+  clearTimeout(page.tail);
+  page.tail = setTimeout(() => loadTail(market), STORED_AFTER_MS);
   await Promise.all([loadScore(), loadModel(), loadEvents(market, first)]);
+}
+
+async function loadRecords(market, start) {
+  const query = { market: market.name, start };
+  const kinds = { "/candles": market.candles, "/predictions": market.predictions, "/steps": market.steps };
+  const loads = Object.entries(kinds).map(async ([path, records]) => {
+    for (const record of await all(path, query)) records.put(record);
+  });
+  await Promise.all(loads);
+}
+
+async function loadTail(market) {
+  const newest = market.candles.last?.open_time;
+  if (isNumber(newest)) await quietly(loadRecords(market, newest - TAIL * page.intervalMs));
 }
 
 async function all(path, query) {

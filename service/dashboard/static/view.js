@@ -217,6 +217,7 @@ export function renderStrip(strip) {
   find("strip").toggleAttribute("data-simulated", strip.simulated);
   find("strip-tag").hidden = !strip.simulated;
   write("strip-text", strip.text);
+  write("strip-detail", strip.detail ?? "");
   const progress = find("strip-progress");
   progress.hidden = strip.done === undefined;
   if (strip.done !== undefined) progress.value = strip.done;

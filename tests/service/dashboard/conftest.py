@@ -18,7 +18,8 @@ QUIET += " --disable-component-update --disable-sync"
 OpenPage = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: while it is open, its event loop counts as running and asynchronous tests cannot.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip(f"the page's tests need Chromium at {CHROMIUM}")

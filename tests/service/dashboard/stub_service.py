@@ -48,6 +48,7 @@ class StubService:
         self.auths: list[Json] = []
         self.sockets: set[WebSocket] = set()
         self.refusing = False
+        self.unwritten = 0
         self.status: Json = {"phase": "live", "reason": "", "simulated": False, "age_ms": 400, "done": 0, "total": 0}
         self.verdict = "undecided"
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -166,16 +167,23 @@ class StubService:
         feed = {"exchange": "simulated", "simulated": self.status["simulated"], "status": "live", "detail": ""}
         feed |= {"last_open_time": last, "age_ms": self.status["age_ms"], "lag_ms": 12.0}
         status = {"market": MARKET, "interval_ms": 1000, "phase": self.status["phase"], "reason": self.status["reason"]}
-        status |= {"feed": feed, "warmup_done": self.status["done"], "warmup_total": self.status["total"]}
-        status |= {"learner_alive": True, "paused": False, "database_ok": True, "backlog": 0}
-        status |= {"checkpoint_age_ms": 94_000, "last_step": self.steps[-1] if self.steps else None}
-        return {"markets": [status]}
+        status |= {"feed": feed, "simulated": self.status["simulated"]}
+        status |= {
+            "warmup": {"done": self.status["done"], "total": self.status["total"]},
+            "learner_alive": True,
+            "paused": False,
+            "database_ok": True,
+            "backlog": 0,
+        }
+        status |= {"checkpoint_age_ms": 94_000}
+        return {"markets": [status], "version": "0", "seq": self.seq}
 
     def history(self, request: Request, records: list[Json]) -> Json:
         start = int(request.query_params.get("start", 0))
         limit = int(request.query_params.get("limit", 1000))
         after = int(request.query_params.get("cursor", -1))
-        rows = [row for row in records if row["open_time"] >= start and row["open_time"] > after]
+        stored = records[: len(records) - self.unwritten]
+        rows = [row for row in stored if row["open_time"] >= start and row["open_time"] > after]
         return {"items": rows[:limit], "next": str(rows[limit - 1]["open_time"]) if len(rows) > limit else None}
 
     def series(self, request: Request) -> Json:
