@@ -4,79 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ccxt.pro as ccxt_pro
 
 from service.feed.timing import FeedTiming
+from service.feed.trouble import Trouble, read_trouble
 from service.ports import ConfigurationError
 
+# They have a candle for every interval, traded or not; elsewhere a quiet interval has none.
+DENSE_EXCHANGES = frozenset({"binance", "binanceus", "binanceusdm", "binancecoinm"})
 OnRow = Callable[[object, bool], None]
 _KEEP_ALIVE_MS = 5_000
 
 
+class CallFailed(Exception):
+    """A call to the exchange failed, by expected trouble; ``trouble`` says how."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.text)
+        self.trouble = trouble
+
+
 class ExchangeClient:
-    """Asks one exchange about one symbol.
+    """Asks one exchange about one symbol. Methods raise CallFailed, and nothing else for expected trouble.
 
     Every row that the socket brings is given to ``on_row(row, closed)`` as it arrives; rows are fresh lists, never
-    changed afterwards. ``on_malformed`` is told of frames that make no sense. Methods let ccxt's and aiohttp's errors
-    through.
+    changed afterwards. ``on_malformed`` is told of frames that make no sense.
     """
 
     def __init__(
-        self, exchange: str, config: dict[str, Any], timing: FeedTiming, on_row: OnRow, on_malformed: Callable[[], None]
+        self,
+        exchange: str,
+        symbol: str,
+        timeframe: str,
+        config: dict[str, Any],
+        timing: FeedTiming,
+        on_row: OnRow,
+        on_malformed: Callable[[], None],
     ) -> None:
         base = _exchange_class(exchange)
+        self.dense = exchange in DENSE_EXCHANGES
         self.flagged = issubclass(base, ccxt_pro.binance)
+        self._symbol, self._timeframe = symbol, timeframe
         self._on_row = on_row
+        self._on_malformed = on_malformed
         self._timing = timing
-        defaults: dict[str, Any] = {
-            "timeout": int(timing.request_seconds * 1_000),
-            "streaming": {
-                "keepAlive": _KEEP_ALIVE_MS,
-                "connectionTimeout": max(1_000, int(timing.request_seconds * 1_000)),
-            },
-        }
-        if self.flagged:
-            defaults["options"] = {"fetchMarkets": {"types": ["spot"]}}
-        self.api: Any = _listening(base, on_row, on_malformed)(base.deep_extend(defaults, config))
+        self._bug: Exception | None = None
+        self.api: Any = _listening(base, self)(base.deep_extend(self._defaults(), config))
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     async def load_markets(self) -> None:
-        await self.api.load_markets()
+        with self._telling_trouble():
+            await self.api.load_markets()
 
     async def time_ms(self) -> int | None:
         """Return the exchange's clock, None where it does not show one."""
-        return await self.api.fetch_time() if self.api.has.get("fetchTime") else None
+        if not self.api.has.get("fetchTime"):
+            return None
+        with self._telling_trouble():
+            told = await self.api.fetch_time()
+        return told if type(told) is int else None
 
-    async def candles(self, symbol: str, timeframe: str, since: int | None, limit: int) -> Any:
-        """Return rows from ``since`` on, ascending, the open candle last; nothing about them is checked."""
-        return await self.api.fetch_ohlcv(symbol, timeframe, since, limit)
+    async def candles(self, since: int | None, limit: int) -> list[list[Any]]:
+        """Return rows from ``since`` on, ascending, the open candle last; nothing in them is checked."""
+        with self._telling_trouble():
+            rows = await self.api.fetch_ohlcv(self._symbol, self._timeframe, since, limit)
+            return [list(row) for row in rows]
 
-    def row_limit(self, symbol: str) -> int:
+    def row_limit(self) -> int:
         """Return how many candles one REST answer can hold."""
-        known = self.api.feature_value(symbol, "fetchOHLCV", "limit", None)
+        known = self.api.feature_value(self._symbol, "fetchOHLCV", "limit", None)
         return int(known) if known else 500
-
-    @property
-    def answer_headers(self) -> dict[str, str]:
-        return self.api.last_response_headers or {}
 
     # --- WebSocket ----------------------------------------------------------------------------------------------------
 
-    async def watch(self, symbol: str, timeframe: str) -> None:
+    async def watch(self) -> None:
         """Wait for the next frame, dialling and subscribing where needed."""
-        self.api.wanted = (self.api.market_id(symbol), timeframe)
-        rows = await self.api.watch_ohlcv(symbol, timeframe)
+        with self._telling_trouble():
+            rows = await self.api.watch_ohlcv(self._symbol, self._timeframe)
+        if self._bug is not None:
+            raise self._bug
         if not self.flagged:
             for row in rows:
                 self._on_row(list(row), False)
 
     @property
     def connected(self) -> bool:
-        return any(not client.closed() for client in self.api.clients.values())
+        return any(not socket.closed() for socket in self.api.clients.values())
 
     async def drop_sockets(self, keep: set[str] | None = None) -> None:
         """Close every socket whose URL is not in ``keep``; the next ``watch`` dials again."""
@@ -99,6 +116,49 @@ class ExchangeClient:
         await self.drop_sockets()
         await self.api.close()
 
+    # --- what ccxt's sockets tell -------------------------------------------------------------------------------------
+
+    def take_kline(self, message: Any) -> None:
+        """Read Binance's frame, whose closed flag ccxt drops."""
+        k = message["k"]
+        if k["s"] == self.api.market_id(self._symbol) and k["i"] == self._timeframe:
+            row = [k.get("t"), k.get("o"), k.get("h"), k.get("l"), k.get("c"), k.get("v")]
+            try:
+                self._on_row(row, k.get("x") is True)
+            except Exception as bug:  # kept for watch() to raise: here it would only end ccxt's receive loop, silently
+                self._bug = bug
+
+    def guard(self, handle: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Keep a frame that ccxt cannot read from ending its receive loop, which would go unnoticed for minutes."""
+
+        def handle_message(message: Any) -> None:
+            try:
+                handle(message)
+            except Exception:  # any class at all: what ccxt's parsers raise on garbage is not specified
+                self._on_malformed()
+
+        return handle_message
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _defaults(self) -> dict[str, Any]:
+        request_ms = int(self._timing.request_seconds * 1_000)
+        defaults: dict[str, Any] = {
+            "timeout": request_ms,
+            "streaming": {"keepAlive": _KEEP_ALIVE_MS, "connectionTimeout": max(1_000, request_ms)},
+        }
+        if self.flagged:
+            defaults["options"] = {"fetchMarkets": {"types": ["spot"]}}
+        return defaults
+
+    @contextlib.contextmanager
+    def _telling_trouble(self) -> Iterator[None]:
+        """Turn what ccxt lets through into CallFailed: its own classes, aiohttp's, and its parsers' TypeErrors."""
+        try:
+            yield
+        except Exception as error:  # only ccxt's code runs inside
+            raise CallFailed(read_trouble(error, self.api.last_response_headers)) from error
+
 
 def _exchange_class(exchange: str) -> Any:
     if exchange not in ccxt_pro.exchanges:
@@ -108,38 +168,20 @@ def _exchange_class(exchange: str) -> Any:
     return getattr(ccxt_pro, exchange)
 
 
-def _listening(base: Any, on_row: OnRow, on_malformed: Callable[[], None]) -> Any:
-    """Subclass ccxt's exchange so that it tells of each candle frame, closed flag included (ccxt drops it)."""
+def _listening(base: Any, listener: ExchangeClient) -> Any:
+    """Subclass ccxt's exchange so that ``listener`` is told of each candle frame and guards each socket."""
 
     class Listening(base):  # type: ignore[misc]
-        wanted: tuple[str, str] = ("", "")
-
         def client(self, url: str) -> Any:
             socket = super().client(url)
             if "handle_message" not in vars(socket):
-                socket.handle_message = _guarded(socket.handle_message, on_malformed)
+                socket.handle_message = listener.guard(socket.handle_message)
             return socket
 
         def handle_ohlcv(self, client: Any, message: Any) -> Any:
-            if issubclass(base, ccxt_pro.binance):
-                k = message["k"]
-                if (k["s"], k["i"]) != self.wanted:
-                    return None
-                row = [k.get("t"), k.get("o"), k.get("h"), k.get("l"), k.get("c"), k.get("v")]
-                on_row(row, k.get("x") is True)
+            if listener.flagged:
+                listener.take_kline(message)
             return super().handle_ohlcv(client, message)
 
     Listening.__name__ = base.__name__
     return Listening
-
-
-def _guarded(handle: Callable[[Any], None], on_malformed: Callable[[], None]) -> Callable[[Any], None]:
-    """Keep a frame that ccxt cannot read from ending its receive loop, which would go unnoticed for minutes."""
-
-    def handle_message(message: Any) -> None:
-        try:
-            handle(message)
-        except Exception:  # any class at all: what ccxt's parsers raise on garbage is not specified
-            on_malformed()
-
-    return handle_message

@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from service.feed.assembler import Assembler, AssemblerRules
-from service.feed.client import ExchangeClient
+from service.feed.client import CallFailed, ExchangeClient
 from service.feed.clock import ExchangeClock
 from service.feed.measure import set_clock
 from service.feed.pace import Backoff, DialBudget
 from service.feed.reconciler import Reconciler
 from service.feed.rows import Grid
 from service.feed.timing import FeedTiming
-from service.feed.trouble import read_trouble
 from service.feed.watcher import Watcher
 from service.ports import (
     ConfigurationError,
@@ -31,7 +30,6 @@ from service.ports import (
 )
 
 MAX_CATCH_UP_CANDLES = 86_400
-DENSE_EXCHANGES = frozenset({"binance", "binanceus", "binanceusdm", "binancecoinm"})
 _DAY_MS = 86_400_000
 _CONNECT_TRIES = 3
 _CONNECT_PAUSE_SECONDS = 0.5
@@ -78,7 +76,9 @@ class ExchangeFeed:
         self._reconciler: Reconciler | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
-        self._client = ExchangeClient(exchange, ccxt_config, self.timing, self._take_row, self._take_malformed)
+        self._client = ExchangeClient(
+            exchange, symbol, timeframe, ccxt_config, self.timing, self._take_row, self._take_malformed
+        )
 
     # --- context ------------------------------------------------------------------------------------------------------
 
@@ -106,14 +106,16 @@ class ExchangeFeed:
         """Yield for ever, as service.ports.CandleFeed.stream says; one stream at a time."""
         assembler, first_gap = self._assemble(after, backfill)
         self._assembler = assembler
-        budget = DialBudget(self.timing)
-        self._reconciler = Reconciler(
-            self._client, self.symbol, self.timeframe, assembler, self.clock, self.timing, self._jitter, self._news.set
-        )
+        self._reconciler = Reconciler(self._client, assembler, self.clock, self.timing, self._jitter, self._news.set)
         self._watcher = Watcher(
-            self._client, self.symbol, self.timeframe, assembler, self._reconciler, self.clock, self.timing, budget,
+            self._client,
+            assembler,
+            self._reconciler,
+            self.clock,
+            self.timing,
+            DialBudget(self.timing),
             Backoff(self.timing, self._jitter),
-        )  # fmt: skip
+        )
         self._tasks = [
             asyncio.create_task(self._watcher.run(), name=f"watch {self.market}"),
             asyncio.create_task(self._reconciler.run(), name=f"reconcile {self.market}"),
@@ -163,10 +165,9 @@ class ExchangeFeed:
             try:
                 await self._client.load_markets()
                 return
-            except Exception as error:  # ccxt raises anything here, even TypeError where a proxy answers HTML
-                trouble = read_trouble(error, self._client.answer_headers)
-                if trouble.refused or attempt == _CONNECT_TRIES:
-                    raise FeedUnreachable(f"{self.exchange}: {trouble.text}") from error
+            except CallFailed as failure:
+                if failure.trouble.refused or attempt == _CONNECT_TRIES:
+                    raise FeedUnreachable(f"{self.exchange}: {failure.trouble.text}") from failure
                 await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
 
     def _check_market(self) -> None:
@@ -185,10 +186,9 @@ class ExchangeFeed:
 
     async def _set_clock(self) -> None:
         try:
-            newest = await set_clock(self.clock, self._client, self.symbol, self.timeframe, self.interval_ms)
-        except Exception as error:  # as in _load_markets
-            trouble = read_trouble(error, self._client.answer_headers)
-            raise FeedUnreachable(f"{self.exchange}: {trouble.text}") from error
+            newest = await set_clock(self.clock, self._client, self.interval_ms)
+        except CallFailed as failure:
+            raise FeedUnreachable(f"{self.exchange}: {failure.trouble.text}") from failure
         if newest is not None and self.interval_ms > _DAY_MS:
             self._grid = Grid(self.interval_ms, newest % self.interval_ms)
 
@@ -209,7 +209,7 @@ class ExchangeFeed:
         timing = self.timing
         rules = AssemblerRules(
             flagged=self._client.flagged,
-            dense=self.exchange in DENSE_EXCHANGES,
+            dense=self._client.dense,
             gap_tries=timing.gap_tries,
             future_ms=timing.future_ms,
             rest_grace_ms=timing.rest_grace_ms,

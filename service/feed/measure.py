@@ -8,18 +8,16 @@ from service.feed.client import ExchangeClient
 from service.feed.clock import ExchangeClock, judge_time
 
 
-async def set_clock(
-    clock: ExchangeClock, client: ExchangeClient, symbol: str, timeframe: str, interval_ms: int
-) -> int | None:
+async def set_clock(clock: ExchangeClock, client: ExchangeClient, interval_ms: int) -> int | None:
     """Set the clock from the exchange's own, checked against its newest candle; returns that candle's open time.
 
-    Lets the client's errors through.
+    Lets the client's CallFailed through.
     """
-    rows = await client.candles(symbol, timeframe, None, 2)
+    rows = await client.candles(None, 2)
     newest = max((row[0] for row in rows if type(row[0]) is int), default=None)
     asked_at = clock.elapsed_ms()
     server = await client.time_ms()
     travel_ms = (clock.elapsed_ms() - asked_at) / 2
     told = server + travel_ms if server is not None else None
-    clock.set(judge_time(told, time.time() * 1_000, newest, interval_ms))
+    clock.set(judge_time(told, time.time() * 1_000, newest, interval_ms, dense=client.dense))
     return newest

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from service.feed.timing import FeedTiming
 from service.feed.trouble import Trouble
 
-_LIMITED_SECONDS = 5.0
-
 
 class Backoff:
     """Says how long to wait after each failure in a row, in real seconds, never twice the same."""
@@ -31,9 +29,9 @@ class Backoff:
         if trouble.refused:
             return self._spread(timing.refused_seconds)
         if trouble.retry_after_seconds is not None:
-            return trouble.retry_after_seconds + self._jitter.uniform(0, 0.25)
+            return (trouble.retry_after_seconds + self._jitter.uniform(0, 0.25)) / timing.speed
         if trouble.limited:
-            return self._spread(_LIMITED_SECONDS * 2 ** min(self.failures - 1, 4))
+            return self._spread(timing.limited_seconds * min(self.failures, 2))
         return self._spread(min(timing.backoff_limit_seconds, timing.backoff_seconds * 2 ** min(self.failures - 1, 20)))
 
     def _spread(self, seconds: float) -> float:

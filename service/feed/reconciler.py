@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable
 
 from service.feed.assembler import Assembler
-from service.feed.client import ExchangeClient
+from service.feed.client import CallFailed, ExchangeClient
 from service.feed.clock import ExchangeClock
 from service.feed.measure import set_clock
 from service.feed.pace import Backoff
 from service.feed.timing import FeedTiming
-from service.feed.trouble import Trouble, read_trouble
+from service.feed.trouble import Trouble
 
 DEEP_REREAD_CANDLES = 990
 _OVERLAP_CANDLES = 5
@@ -31,8 +31,6 @@ class Reconciler:
     def __init__(
         self,
         client: ExchangeClient,
-        symbol: str,
-        timeframe: str,
         assembler: Assembler,
         clock: ExchangeClock,
         timing: FeedTiming,
@@ -44,14 +42,13 @@ class Reconciler:
         self.progressing = False
         self.newest: int | None = None
         self._client = client
-        self._symbol, self._timeframe = symbol, timeframe
         self._assembler = assembler
         self._clock = clock
         self._timing = timing
         self._backoff = Backoff(timing, jitter)
         self._on_news = on_news
         self._first = assembler.next_open
-        self._limit = client.row_limit(symbol)
+        self._limit = client.row_limit()
         now = clock.elapsed_ms()
         self._not_before = now
         self._reread_at = now
@@ -119,8 +116,8 @@ class Reconciler:
             if self._clock.elapsed_ms() >= self._clock_at:
                 await self._set_clock()
             behind = await self._read()
-        except Exception as error:  # ccxt lets aiohttp's and its own parsers' errors through, of any class
-            self._failed(read_trouble(error, self._client.answer_headers))
+        except CallFailed as failure:
+            self._failed(failure.trouble)
             return
         self.progressing = self._assembler.next_open > before
         if self.progressing or not self._assembler.missing:
@@ -137,10 +134,10 @@ class Reconciler:
         assembler, interval = self._assembler, self._assembler.grid.interval_ms
         since, limit = self._range()
         asked_at = self._clock.now_ms()
-        rows = await self._client.candles(self._symbol, self._timeframe, since, limit)
+        rows = await self._client.candles(since, limit)
         answer = assembler.answer(rows, since, asked_at)
         if answer.valid == 0 and (answer.refused or rows):
-            raise ValueError("the answer held no readable candle")
+            raise CallFailed(Trouble("the answer held no readable candle"))
         if answer.newest is not None:
             self.newest = max(self.newest or 0, answer.newest)
         now = self._clock.elapsed_ms()
@@ -166,8 +163,7 @@ class Reconciler:
 
     async def _set_clock(self) -> None:
         self._clock_at = self._clock.elapsed_ms() + self._timing.clock_every_ms
-        interval = self._assembler.grid.interval_ms
-        await set_clock(self._clock, self._client, self._symbol, self._timeframe, interval)
+        await set_clock(self._clock, self._client, self._assembler.grid.interval_ms)
 
     def _failed(self, trouble: Trouble) -> None:
         self.trouble = trouble

@@ -37,6 +37,7 @@ class FeedTiming:
     backoff_seconds: float = 0.25
     backoff_limit_seconds: float = 5.0
     refused_seconds: float = 10.0  # after HTTP 451 or 403: the exchange does not want us, asking faster is rude
+    limited_seconds: float = 5.0  # after HTTP 429 or 418 that does not say how long to wait
     dials_per_window: int = 60
     dial_window_seconds: float = 300.0
     renew_seconds: float = 23 * 3_600.0  # the exchange cuts a socket after 24 h; a new one is opened before that
@@ -51,6 +52,7 @@ class FeedTiming:
             close_socket_seconds=max(0.05, usual.close_socket_seconds / speed),
             backoff_seconds=usual.backoff_seconds / speed,
             backoff_limit_seconds=usual.backoff_limit_seconds / speed,
+            limited_seconds=usual.limited_seconds / speed,
             refused_seconds=usual.refused_seconds / speed,
             dial_window_seconds=usual.dial_window_seconds / speed,
             renew_seconds=usual.renew_seconds / speed,

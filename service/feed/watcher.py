@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 from service.feed.assembler import Assembler
-from service.feed.client import ExchangeClient
+from service.feed.client import CallFailed, ExchangeClient
 from service.feed.clock import ExchangeClock
 from service.feed.pace import Backoff, DialBudget
 from service.feed.reconciler import Reconciler
 from service.feed.timing import FeedTiming
-from service.feed.trouble import Trouble, read_trouble
+from service.feed.trouble import Trouble
 
 _LOOK_MS = 1_000
 
@@ -22,8 +22,6 @@ class Watcher:
     def __init__(
         self,
         client: ExchangeClient,
-        symbol: str,
-        timeframe: str,
         assembler: Assembler,
         reconciler: Reconciler,
         clock: ExchangeClock,
@@ -34,7 +32,6 @@ class Watcher:
         self.reconnects = -1
         self.trouble: Trouble | None = None
         self._client = client
-        self._symbol, self._timeframe = symbol, timeframe
         self._assembler = assembler
         self._reconciler = reconciler
         self._clock = clock
@@ -55,8 +52,8 @@ class Watcher:
                 if task is not None and task.cancelling():
                     raise
                 await self._lost(Trouble("the socket was closed"))
-            except Exception as error:  # ccxt lets aiohttp's errors through, of any class
-                await self._lost(read_trouble(error))
+            except CallFailed as failure:
+                await self._lost(failure.trouble)
 
     async def _dial(self) -> None:
         """Take the leave to dial from the budget, when the next watch is going to dial."""
@@ -70,7 +67,7 @@ class Watcher:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_MS / 1_000 / self._timing.speed):
-                    await self._client.watch(self._symbol, self._timeframe)
+                    await self._client.watch()
             self._look()
 
     def _look(self) -> None:
@@ -87,11 +84,11 @@ class Watcher:
             not self._client.connected
             and now - self._dialled_at > self._timing.request_seconds * 1_000 * self._timing.speed
         ):
-            raise ConnectionError("the exchange did not answer the socket's handshake")
+            raise CallFailed(Trouble("the exchange did not answer the socket's handshake"))
         silent = now - self._advanced_at - self._assembler.grid.interval_ms
         limit = self._timing.drop_after_ms if self._is_behind() else self._timing.quiet_drop_ms
         if silent > limit:
-            raise ConnectionError(f"the socket brought no new candle for {silent / 1_000:.0f} s")
+            raise CallFailed(Trouble(f"the socket brought no new candle for {silent / 1_000:.0f} s"))
 
     def _is_behind(self) -> bool:
         """Whether REST knows more than the socket, or cannot be asked: then silence is not a quiet market."""

@@ -90,7 +90,7 @@ def make_feed(exchange: SimulatedExchange, timing: FeedTiming | None = None) -> 
 async def rehearse(
     faults: Sequence[Fault], *, seconds: int, speed: float, backfill: int = 20, seed: int = 0
 ) -> tuple[Rehearsal, list[str]]:
-    """Run ``faults`` for ``seconds`` of the exchange's time and the recovery after them; returns also the differences."""
+    """Run ``faults`` for ``seconds`` of the exchange's time, and let it recover; returns also the differences."""
     result = Rehearsal()
     async with SimulatedExchange(speed=speed, seed=seed) as exchange, make_feed(exchange) as feed:
         stream = feed.stream(None, backfill)
