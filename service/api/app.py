@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.api import health, history, metrics, operate, predict, score, stream, tickets
@@ -45,10 +47,19 @@ def create_api(deps: ApiDeps) -> FastAPI:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(stream.router)
     mount_page(app, deps)
+    app.state.metrics.expect_routes(route_paths(app.routes))
     install_handlers(app)
     _add_middleware(app, deps)
     _document(app, deps)
     return app
+
+
+def route_paths(routes: Iterable[BaseRoute]) -> Iterator[str]:
+    """Name the path template of every HTTP route, also of included routers."""
+    for route in routes:
+        if isinstance(route, Route):
+            yield route.path
+        yield from route_paths(getattr(getattr(route, "original_router", None), "routes", ()))
 
 
 def _add_middleware(app: FastAPI, deps: ApiDeps) -> None:

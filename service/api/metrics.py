@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
@@ -23,6 +31,7 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"}
+UNMATCHED, STATIC = "unmatched", "/static"
 PHASES = ("starting", "warming_up", "live", "stale", "stopped")
 
 
@@ -30,6 +39,7 @@ class Metrics:
     """The counters of one API. Labels come from routes, settings and fixed words only, never from what a user sends."""
 
     def __init__(self, deps: ApiDeps, sockets: SocketLimit) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # Half of all series otherwise, and nobody asks for them.
         self.registry = CollectorRegistry()
         self._http(self.registry)
         self._frames(self.registry)
@@ -72,6 +82,11 @@ class Metrics:
                 ("lag_ms", "From a candle's close to its prediction being published, ms."),
             )
         }
+
+    def expect_routes(self, routes: Iterable[str]) -> None:
+        """Make the series of these route templates now, so that no request makes them grow."""
+        for route in (*routes, UNMATCHED, STATIC):
+            self._seconds.labels(route)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request by the route's template."""

@@ -11,7 +11,7 @@ import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.metrics import Metrics
+from service.api.metrics import STATIC, UNMATCHED, Metrics
 from service.api.problem import Problem
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ def route_template(scope: Scope) -> str:
     template = getattr(scope.get("route"), "path", None)
     if template is not None:
         return str(template)
-    return "/static" if scope["path"].startswith("/static/") else "unmatched"
+    return STATIC if scope["path"].startswith("/static/") else UNMATCHED
 
 
 def _method(scope: Scope) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -62,6 +63,19 @@ class World:
         body = {"candle": make_candle(index), "prediction": make_prediction(index + 1)}
         first = self.broadcaster.publish("prediction", MARKET, body)
         return first, self.broadcaster.publish("step", MARKET, {"step": make_step(index), "score": {"accuracy": 0.5}})
+
+
+@pytest.fixture(autouse=True)
+def silent_log() -> Iterator[None]:
+    """Drop log lines; ``structlog.testing.capture_logs`` still sees them all."""
+
+    def drop(*_: object) -> Any:
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[drop])
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture
