@@ -40,6 +40,7 @@ class World:
     def __post_init__(self) -> None:
         self.markets: dict[str, LiveMarket] = {self.market.market: self.market}
         self._app: FastAPI | None = None
+        self.server: uvicorn.Server | None = None
 
     @property
     def app(self) -> FastAPI:
@@ -57,6 +58,11 @@ class World:
         """Store ``count`` consecutive candles, predictions and steps."""
         run = await self.store.open_run(MARKET, {}, START)
         await self.store.write(run, make_batch(0, count))
+
+    def connections(self) -> set[Any]:
+        """Return the protocols of all open connections while serving."""
+        assert self.server is not None
+        return set(self.server.server_state.connections)
 
     def publish(self, index: int) -> tuple[int, int]:
         """Publish the frames of one candle."""
@@ -105,7 +111,7 @@ class LateTransport(httpx.AsyncBaseTransport):
 async def serving(world: World) -> AsyncIterator[str]:
     """Serve the world's app on a free port; yields HOST:PORT."""
     listener = listen("127.0.0.1", 0)
-    server = QuietServer(server_config(world.app))
+    server = world.server = QuietServer(server_config(world.app))
     task = asyncio.create_task(server.serve([listener]))
     try:
         host, port = listener.getsockname()
