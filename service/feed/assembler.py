@@ -80,7 +80,8 @@ class Assembler:
         self._holes: deque[Gap] = deque(maxlen=64)
         # Full: nothing more is handed out; candles wait in _pending until the consumer has caught up.
         self._out: deque[FeedItem] = deque()
-        self._absent: tuple[int, int] = (0, 0)
+        # How many answers skipped a candle though they went beyond it; only of candles still to come.
+        self._absent: dict[int, int] = {}
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -113,8 +114,8 @@ class Assembler:
         for time in sorted(closed):
             self._confirm(closed[time], now_ms)
         self.suspects -= {time for time in self.suspects if time <= newest}
-        if since <= self.next_open and not refused:
-            self._count_absence(closed, newest)
+        if not refused:
+            self._count_absence(closed, since, newest)
         self._advance()
         return Answer(len(candles), refused, newest)
 
@@ -198,14 +199,21 @@ class Assembler:
             del self._pending[max(self._pending)]
 
     def _advance(self) -> None:
-        while not self.congested and (candle := self._pending.pop(self.next_open, None)) is not None:
-            self._hand_out(candle)
+        while not self.congested:
+            candle = self._pending.pop(self.next_open, None)
+            if candle is not None:
+                self._hand_out(candle)
+            elif self._surely_absent(self.next_open):
+                self._skip(self._end_of_hole(), "the exchange has no candles here")
+            else:
+                return
 
     def _hand_out(self, candle: Candle) -> None:
         self.counts.handed_out += 1
         self.counts.backfilled += candle.source == "backfill"
         self.counts.filled += candle.source == "filled"
         self.last = candle
+        self._absent.pop(candle.open_time, None)
         self.next_open = candle.open_time + self.grid.interval_ms
         self._remember(candle)
         self._out.append(candle)
@@ -241,15 +249,22 @@ class Assembler:
             return time < newest
         return now_ms >= time + self.grid.interval_ms + self._rules.rest_grace_ms
 
-    def _count_absence(self, closed: dict[int, Candle], newest: int) -> None:
-        """Count the answers that skip ``next_open`` though they go beyond it; after enough of them, believe it."""
-        if self.next_open in closed or newest <= self.next_open or self.next_open in self._pending:
-            return
-        place, tries = self._absent
-        tries = tries + 1 if place == self.next_open else 1
-        self._absent = (self.next_open, tries)
-        if tries >= (self._rules.gap_tries if self._rules.dense else 1):
-            self._skip(min([newest, *self._pending]), "the exchange has no candles here")
+    def _count_absence(self, closed: dict[int, Candle], since: int, newest: int) -> None:
+        """Count for each candle the answers that skip it though they go beyond it."""
+        first = max(self.next_open, self.grid.floor(since + self.grid.interval_ms - 1))
+        span = range(first, newest, self.grid.interval_ms)
+        counted = {time: self._absent.get(time, 0) + 1 for time in span if time not in closed}
+        kept = {time: tries for time, tries in self._absent.items() if time >= self.next_open and time not in closed}
+        self._absent = {**kept, **counted}
+
+    def _surely_absent(self, time: int) -> bool:
+        return self._absent.get(time, 0) >= (self._rules.gap_tries if self._rules.dense else 1)
+
+    def _end_of_hole(self) -> int:
+        time = self.next_open
+        while self._surely_absent(time) and time not in self._pending:
+            time += self.grid.interval_ms
+        return time
 
     def _skip(self, end: int, reason: str) -> None:
         missing = (end - self.next_open) // self.grid.interval_ms

@@ -47,6 +47,7 @@ class ExchangeClient:
         base = _exchange_class(exchange)
         self.dense = exchange in DENSE_EXCHANGES
         self.flagged = issubclass(base, ccxt_pro.binance)
+        self._exchange = exchange
         self._symbol, self._timeframe = symbol, timeframe
         self._on_row = on_row
         self._on_malformed = on_malformed
@@ -110,6 +111,11 @@ class ExchangeClient:
     def next_socket(self) -> set[str]:
         """Make the next ``watch`` dial beside the sockets there are; returns the URLs of those."""
         self.api.options.get("streamBySubscriptionsHash", {}).pop("multipleOHLCV", None)
+        return self.sockets
+
+    @property
+    def sockets(self) -> set[str]:
+        """The URLs of the sockets there are."""
         return set(self.api.clients)
 
     async def close(self) -> None:
@@ -149,6 +155,9 @@ class ExchangeClient:
         }
         if self.flagged:
             defaults["options"] = {"fetchMarkets": {"types": ["spot"]}}
+        if self._exchange == "okx":
+            # It has 1 s candles; ccxt passes them on, but only keeps them where the timeframe is listed.
+            defaults["timeframes"] = {"1s": "1s"}
         return defaults
 
     @contextlib.contextmanager

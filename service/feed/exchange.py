@@ -85,9 +85,7 @@ class ExchangeFeed:
     async def __aenter__(self) -> Self:
         try:
             async with asyncio.timeout(self.timing.connect_seconds):
-                await self._load_markets()
-                self._check_market()
-                await self._set_clock()
+                await self._reach()
         except TimeoutError:
             await self._close_client()
             raise FeedUnreachable(f"{self.exchange} did not answer within {self.timing.connect_seconds:g} s") from None
@@ -160,10 +158,13 @@ class ExchangeFeed:
 
     # --- entering -----------------------------------------------------------------------------------------------------
 
-    async def _load_markets(self) -> None:
+    async def _reach(self) -> None:
+        """Read the market's data and the clock, trying again after trouble that may pass."""
         for attempt in range(1, _CONNECT_TRIES + 1):
             try:
                 await self._client.load_markets()
+                self._check_market()
+                await self._set_clock()
                 return
             except CallFailed as failure:
                 if failure.trouble.refused or attempt == _CONNECT_TRIES:
@@ -185,10 +186,7 @@ class ExchangeFeed:
             self.tick = float(precision) if api.precisionMode == tick_sizes else 10.0 ** -int(precision)
 
     async def _set_clock(self) -> None:
-        try:
-            newest = await set_clock(self.clock, self._client, self.interval_ms)
-        except CallFailed as failure:
-            raise FeedUnreachable(f"{self.exchange}: {failure.trouble.text}") from failure
+        newest = await set_clock(self.clock, self._client, self.interval_ms)
         if newest is not None and self.interval_ms > _DAY_MS:
             self._grid = Grid(self.interval_ms, newest % self.interval_ms)
 

@@ -72,6 +72,7 @@ class Reconciler:
     async def run(self) -> None:
         while True:
             wait_ms = self._wait_ms()
+            self._stop_holding()
             if wait_ms > 0:
                 await self._sleep(wait_ms)
             elif self._assembler.congested:
@@ -99,8 +100,20 @@ class Reconciler:
 
     def _overdue_at(self, now: float) -> float:
         """When to ask because no candle came at all."""
-        due = self._assembler.next_open + self._assembler.grid.interval_ms + self._timing.poll_after_ms
-        return now + (due - self._clock.now_ms())
+        assembler, interval = self._assembler, self._assembler.grid.interval_ms
+        # While the socket is behind REST, REST alone has to keep up with the market.
+        behind = (assembler.newest_seen or 0) + interval < assembler.next_open
+        patience_ms = self._timing.follow_after_ms if behind else self._timing.poll_after_ms
+        return now + (assembler.next_open + interval + patience_ms - self._clock.now_ms())
+
+    def _stop_holding(self) -> None:
+        """Go on without a candle that REST could not be asked about for too long, if later ones are waiting."""
+        if self._missing_since is None or not self._assembler.waiting or self.trouble is None:
+            return
+        place, since = self._missing_since
+        if place == self._assembler.next_open and self._clock.elapsed_ms() - since > self._timing.hold_ms:
+            self._assembler.give_up(f"REST could not be asked: {self.trouble.text}")
+            self._on_news()
 
     async def _sleep(self, wait_ms: float) -> None:
         self._wake.clear()

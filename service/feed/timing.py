@@ -21,6 +21,7 @@ class FeedTiming:
     close_socket_seconds: float = 0.5  # the peer may be dead, and never answer the close frame
     final_grace_ms: int = 300  # a final frame may come this long after the next candle's first before REST is asked
     poll_after_ms: int = 3_000  # no new candle for this long after it was due: ask REST
+    follow_after_ms: int = 500  # the same, while the socket is known to be behind
     drop_after_ms: int = 10_000  # ... and the socket is behind what REST has: dial again
     quiet_drop_ms: int = 60_000  # ... and REST has nothing newer either: dial again all the same, now and then
     stale_after_ms: int = 4_000  # the feed is called stale this long after the next candle should have closed

@@ -69,6 +69,15 @@ class Watcher:
                 async with asyncio.timeout(_LOOK_MS / 1_000 / self._timing.speed):
                     await self._client.watch()
             self._look()
+            if self._clock.elapsed_ms() - self._dialled_at > self._timing.renew_seconds * 1_000 * self._timing.speed:
+                await self._renew()
+
+    async def _renew(self) -> None:
+        """Open a new socket before the exchange cuts the old one, and close the old one once the new one works."""
+        old = self._client.next_socket()
+        await self._dial()
+        await self._client.watch()
+        await self._client.drop_sockets(keep=self._client.sockets - old)
 
     def _look(self) -> None:
         now = self._clock.elapsed_ms()

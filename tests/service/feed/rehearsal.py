@@ -97,7 +97,7 @@ async def rehearse(
         begun = exchange.since_start()
         for fault in faults:
             exchange.book.add(replace(fault, at_ms=int(begun) + fault.at_ms))
-        ends = max([begun + fault.at_ms + fault.lasts_ms for fault in faults], default=begun)
+        ends = max([begun + _end_ms(fault) for fault in faults], default=begun)
         until = max(begun + seconds * 1_000, ends) + RECOVERY_MS
         async with contextlib.aclosing(stream):
             while exchange.since_start() < until:
@@ -108,6 +108,10 @@ async def rehearse(
         result.state = feed.state()
         result.requests = exchange.requests
         return result, result.compare(exchange)
+
+
+def _end_ms(fault: Fault) -> int:
+    return fault.at_ms + max(fault.lasts_ms, 1_000 * fault.option("count", 0) + 1_000)
 
 
 def _note_recovery(result: Rehearsal, exchange: SimulatedExchange, item: FeedItem, ends: float) -> None:
