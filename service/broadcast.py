@@ -94,7 +94,7 @@ class Broadcaster(Publisher):
         frame = self._ring[seq % len(self._ring)]
         return frame if frame is not None and frame.seq == seq else None
 
-    async def close(self, timeout_seconds: float = 3.0) -> None:
+    async def close(self, timeout_seconds: float = 1.5) -> None:
         """End every subscription and wait, for at most ``timeout_seconds``, until their owners have let go of them."""
         self.closed = True
         for subscriber in list(self._subscribers):
