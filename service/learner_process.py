@@ -1,18 +1,16 @@
 """The child process that owns the device and the Learner: one request at a time, live candles before previews.
 
-Started by ``worker.py`` as ``python -m service.learner_process FD``. Requests and answers cross an anonymous socket
+Started by ``worker.py``, which calls ``main``. Requests and answers cross an anonymous socket
 pair; when the parent is gone the socket ends and so does this process.
 """
 
 from __future__ import annotations
 
-import os
 import pickle  # nosec B403 - both ends are this program, over a socket pair nobody else can open
 import select
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -198,8 +196,3 @@ def main(fd: int) -> None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main(int(sys.argv[1]))

@@ -209,7 +209,7 @@ class LearnerWorker:
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "service.learner_process", str(theirs.fileno())),
+                *("-c", f"from service.learner_process import main; main({theirs.fileno()})"),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -1,0 +1,142 @@
+"""LearnerWorker: one real child process, and its state exact across the child's deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+import torch
+
+from models.config import LearnerConfig
+from models.learner import Learner
+from service.ports import CheckpointRefused, LearnerUnavailable
+from service.worker import LearnerKeepsDying, LearnerWorker, WorkerLimits
+from tests.builders import MARKET, make_candle
+
+CONFIG = LearnerConfig(market=MARKET, tick=0.01)
+LIMITS = WorkerLimits(hang_seconds=60, start_seconds=100)
+
+
+@asynccontextmanager
+async def working(limits: WorkerLimits = LIMITS) -> AsyncIterator[tuple[LearnerWorker, asyncio.Task[None]]]:
+    worker = LearnerWorker(CONFIG, limits=limits)
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(110):
+            yield worker, task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def walk(worker: LearnerWorker, first: int, count: int) -> None:
+    for index in range(first, first + count):
+        await worker.predict(make_candle(index))
+        await worker.learn(make_candle(index))
+
+
+def in_this_process(count: int) -> Learner:
+    torch.set_num_threads(1)
+    learner = Learner(CONFIG)
+    for index in range(count):
+        learner.predict(make_candle(index), 0)
+        learner.learn(make_candle(index))
+    return learner
+
+
+async def killed(worker: LearnerWorker, number: signal.Signals = signal.SIGKILL) -> None:
+    """Kill the child and return when another one is ready."""
+    before = worker.restarts
+    assert worker.pid is not None
+    os.kill(worker.pid, number)
+    while worker.restarts == before or not worker.alive:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_killed_child_comes_back_to_the_last_bit() -> None:
+    async with working() as (worker, _):
+        await worker.load(None)
+        await walk(worker, 0, 4)
+        _, _, data = await worker.checkpoint()
+        await walk(worker, 4, 3)
+        await worker.predict(make_candle(7))
+        await killed(worker)
+        await worker.learn(make_candle(7))
+        await walk(worker, 8, 2)
+        assert await worker.weights_hash() == in_this_process(10).weights_hash()
+        await worker.load(data)
+        await walk(worker, 4, 6)
+        assert await worker.weights_hash() == in_this_process(10).weights_hash()
+
+
+async def test_a_hanging_child_is_killed_and_the_same_call_then_works() -> None:
+    async with working(WorkerLimits(hang_seconds=3, start_seconds=100)) as (worker, _):
+        await worker.load(None)
+        await walk(worker, 0, 2)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        with pytest.raises(LearnerUnavailable):
+            await worker.predict(make_candle(2))
+        await worker.ready()
+        await walk(worker, 2, 1)
+        assert worker.restarts == 1
+
+
+async def test_previews_are_answered_while_learning_and_change_nothing() -> None:
+    async with working() as (worker, _):
+        await worker.load(None)
+        await walk(worker, 0, 3)
+        window = [make_candle(index) for index in range(3)]
+        previews = [asyncio.create_task(worker.preview(window)) for _ in range(20)]
+        await walk(worker, 3, 3)
+        answers = await asyncio.gather(*previews)
+        learner = in_this_process(3)
+        by_weights = {}
+        for index in range(3, 7):
+            by_weights[learner.step] = learner.preview(window, 0).p_up
+            learner.predict(make_candle(index), 0)
+            learner.learn(make_candle(index))
+        for answer in answers:
+            # Batched with others the same sum is rounded differently.
+            assert answer.p_up == pytest.approx(by_weights[answer.step], rel=1e-9)
+        assert await worker.weights_hash() == in_this_process(6).weights_hash()
+
+
+async def test_a_foreign_checkpoint_is_refused_and_the_child_lives() -> None:
+    async with working() as (worker, _):
+        with pytest.raises(CheckpointRefused):
+            await worker.load(b"nonsense")
+        await worker.load(None)
+        assert worker.restarts == 0
+
+
+async def test_calls_before_the_child_is_ready_say_so() -> None:
+    worker = LearnerWorker(CONFIG)
+    with pytest.raises(LearnerUnavailable):
+        await worker.predict(make_candle(0))
+
+
+async def test_a_child_that_keeps_dying_ends_the_service() -> None:
+    async with working(WorkerLimits(hang_seconds=60, start_seconds=100, deaths=2, deaths_window_seconds=100)) as (
+        worker,
+        task,
+    ):
+        await worker.load(None)
+        await killed(worker)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(LearnerKeepsDying, match="died 2 times"):
+            await task
+
+
+async def test_no_child_is_left_behind() -> None:
+    async with working() as (worker, _):
+        await worker.load(None)
+        pid = worker.pid
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
