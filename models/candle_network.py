@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from models.config import LearnerConfig
-from models.features import EVEN, ODD, Vector
-from models.inputs import INPUT_SCALE, Inputs, prior
+from models.features import EVEN_NAMES, ODD_NAMES, Vector
+from models.inputs import INPUT_SCALE, Inputs, even_prior, odd_prior
 from models.network import Network, NetworkConfig
 from models.replay import EVEN_TOKEN, ODD_TOKEN
 from models.skip import RecursiveLinear
@@ -69,11 +69,11 @@ class CandleNetwork(nn.Module):
 
     def __init__(self, config: LearnerConfig) -> None:
         super().__init__()
-        self.flat = RecursiveLinear(torch.from_numpy(prior(EVEN, with_products=True)), FORGETTING)
-        self.side = RecursiveLinear(torch.from_numpy(prior(ODD, with_products=True)), FORGETTING)
-        self.move = RecursiveLinear(_even_prior(len(prior(ODD)), MOVE_PRIOR), FORGETTING)
-        self.spread = RecursiveLinear(_even_prior(len(prior(EVEN)), SPREAD_PRIOR), FORGETTING)
-        self.trend = RecursiveLinear(_even_prior(len(prior(ODD)), TREND_PRIOR), FORGETTING)
+        self.flat = RecursiveLinear(torch.from_numpy(even_prior()), FORGETTING)
+        self.side = RecursiveLinear(torch.from_numpy(odd_prior()), FORGETTING)
+        self.move = RecursiveLinear(_same_prior(len(ODD_NAMES), MOVE_PRIOR), FORGETTING)
+        self.spread = RecursiveLinear(_same_prior(len(EVEN_NAMES), SPREAD_PRIOR), FORGETTING)
+        self.trend = RecursiveLinear(_same_prior(len(ODD_NAMES), TREND_PRIOR), FORGETTING)
         self.branch = Network(branch_config(config))
 
     @property
@@ -155,5 +155,5 @@ def cross_entropy(probability: float) -> float:
     return -log(max(probability, 1e-300))
 
 
-def _even_prior(count: int, variance: float) -> Tensor:
+def _same_prior(count: int, variance: float) -> Tensor:
     return torch.full((count,), variance / INPUT_SCALE**2, dtype=torch.float64)

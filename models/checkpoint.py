@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from models.config import LearnerConfig
+from models.config import STATE_VERSION, LearnerConfig
 
-SCHEMA = 1
-"""Raised whenever a saved state could no longer be read."""
+SCHEMA = STATE_VERSION
 _MAGIC = b"LIVEWICK"
 _FREE = ("device", "simulated", "gradient_checkpointing")
 """Settings that may differ between saving and loading: they decide where and how, not what."""

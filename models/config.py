@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+STATE_VERSION = 1
+"""Raised whenever saved states could no longer be read, or the same candles would give other numbers."""
+
 Size = Literal["small", "base", "large"]
 Precision = Literal["fp32", "bf16", "fp16"]
 

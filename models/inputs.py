@@ -9,95 +9,82 @@ import numpy.typing as npt
 
 from models.features import EVEN, EVEN_NAMES, ODD, ODD_NAMES, Family, Features, Vector
 
-ODD_FACTORS = [
-    "return.0",
-    "return.1",
-    "return.2",
-    "sign.0",
-    "sign.1",
-    "gap.2",
-    "gap.4",
-    "gap.8",
-    "gap.16",
-    "gap.64",
-    "gap.300",
-    "position.3",
-    "position.6",
-    "position.12",
-    "position.30",
-    "tail.0",
-    "body.0",
-    "flow.4",
-    "move.0",
-    "move.1",
-    "move.2",
-    "move_sign.0",
-    "move_sign.1",
-    "fresh_move.2",
-]
-EVEN_FACTORS = [
-    "moved.0",
-    "moved.1",
-    "traded.0",
-    "traded.1",
-    "volume.0",
-    "volume.1",
-    "size.0",
-    "range.0",
-    "activity.4",
-    "activity.16",
-    "activity.64",
-    "trading.16",
-    "since_trade.0",
-    "since_move.0",
-    "move_gap.0",
-    "volatility.4",
-]
-ODD_PAIR_FACTORS = [
-    "return.0",
-    "sign.0",
-    "gap.2",
-    "gap.4",
-    "gap.8",
-    "gap.16",
-    "position.3",
-    "position.6",
-    "position.12",
-    "position.30",
-    "move.0",
-    "move.1",
-    "move.2",
-    "move_sign.0",
-    "move_sign.1",
-]
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Products of each feature named in ``first`` with each in ``second``; ``prior`` is the variance of their weights."""
+
+    note: str
+    first: str
+    second: str
+    prior: float
+
+
+ODD_PRODUCTS = (
+    Products(
+        "the last seconds' moves, by how busy it is",
+        "return.0 sign.0 gap.2 gap.4 gap.8 gap.16 position.3 position.6 tail.0 body.0 flow.4 move.0 move.1 move_sign.0",
+        "moved.0 moved.1 traded.0 traded.1 volume.0 volume.1 size.0 range.0 activity.4 activity.16 activity.64 "
+        "trading.16 since_trade.0 since_move.0 move_gap.0 volatility.4",
+        0.03,
+    ),
+    Products(
+        "slow trends, by how far the price has run",
+        "gap.32 gap.64 gap.128 gap.300 gap.900 vwap_gap.20 vwap_gap.100 vwap_gap.400 position.90 drift.64 flow.64 "
+        "run.0",
+        "edge.6 edge.12 edge.30 gap_size.4 gap_size.16 traded_volume.0",
+        0.03,
+    ),
+    Products(
+        "where the last trades were, by how old and large they are",
+        "traded_middle.1 traded_middle.2 traded_middle.3 traded_tail.0 traded_tail.1 traded_tail.2",
+        "traded.0 traded_volume.0 traded_volume.1 trading.16 since_trade.0 since_move.0 edge.12 edge.90 range.0 "
+        "volatility.4 size.0 activity.16",
+        0.03,
+    ),
+)
+EVEN_PRODUCTS = (
+    Products(
+        "slow trends with or against fast ones",
+        "gap.300 gap.900 vwap_gap.400 flow.16 flow.64 drift.16",
+        "traded_middle.1 traded_middle.2 traded_middle.3 position.6 gap.2 gap.4 gap.8 drift.4 move.0 position.12 "
+        "flow.16 gap.16",
+        0.0017,
+    ),
+    Products(
+        "ranges, by how busy it is",
+        "spread.4 spread.16 range.0 range.1 range.2 gap_size.64 gap_size.300 traded_volume.0 traded_volume.1",
+        "spread.4 spread.16 range.0 range.1 range.2 trading.4 trading.16 activity.4 activity.16 since_trade.0 "
+        "gap_size.16 gap_size.64 gap_size.300 traded_volume.0 traded_volume.1 traded.2 moved.2",
+        0.03,
+    ),
+)
 
 INPUT_SCALE = 0.05
 """Keeps the norm of all inputs, and so of the skip's gradient, well under the clip norm."""
 
 PRIORS: dict[str, float] = {}
 """Prior variance of the weights by family, for unscaled inputs; chosen on 2019-06-02."""
-DEFAULT_PRIOR = 0.1
-PRODUCT_PRIORS = {"odd_even": 0.01, "odd_odd": 0.03, "even_even": 0.03}
+DEFAULT_PRIOR = 0.05
 
 _Index = npt.NDArray[np.intp]
 
 
-def _pairs(
-    first: list[str], first_names: list[str], second: list[str], second_names: list[str]
-) -> tuple[_Index, _Index]:
-    pairs = [(first_names.index(a), second_names.index(b)) for a in first for b in second]
-    return np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
+def _pairs(tables: tuple[Products, ...]) -> tuple[_Index, _Index, list[float]]:
+    """Find the columns of every pair, each once, among odd features followed by even ones."""
+    names = ODD_NAMES + EVEN_NAMES
+    priors: dict[tuple[int, int], float] = {}
+    for table in tables:
+        for a in table.first.split():
+            for b in table.second.split():
+                pair = (names.index(a), names.index(b))
+                if pair[::-1] not in priors:
+                    priors.setdefault(pair, table.prior)
+    return np.array([a for a, _ in priors]), np.array([b for _, b in priors]), list(priors.values())
 
 
-def _own_pairs(factors: list[str], names: list[str], squares: bool) -> tuple[_Index, _Index]:
-    columns = [names.index(name) for name in factors]
-    pairs = [(a, b) for i, a in enumerate(columns) for b in columns[i + (not squares) :]]
-    return np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
-
-
-_ODD_EVEN = _pairs(ODD_FACTORS, ODD_NAMES, EVEN_FACTORS, EVEN_NAMES)
-_ODD_ODD = _own_pairs(ODD_PAIR_FACTORS, ODD_NAMES, squares=True)
-_EVEN_EVEN = _own_pairs(EVEN_FACTORS, EVEN_NAMES, squares=False)
+_ODD_FIRST, _ODD_SECOND, _ODD_PRIORS = _pairs(ODD_PRODUCTS)
+_EVEN_FIRST, _EVEN_SECOND, _EVEN_PRIORS = _pairs(EVEN_PRODUCTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +99,26 @@ class Inputs:
 
 def inputs(features: Features) -> Inputs:
     """Form the skip's inputs of one candle."""
-    odd, even = features.odd, features.even
-    odd_full = np.concatenate((odd, odd[_ODD_EVEN[0]] * even[_ODD_EVEN[1]])) * INPUT_SCALE
-    even_full = np.concatenate((even, odd[_ODD_ODD[0]] * odd[_ODD_ODD[1]], even[_EVEN_EVEN[0]] * even[_EVEN_EVEN[1]]))
-    return Inputs(odd_full, even_full * INPUT_SCALE, odd * INPUT_SCALE, even * INPUT_SCALE)
+    values = features.joined * INPUT_SCALE
+    by = features.joined
+    odd, even = values[: len(ODD_NAMES)], values[len(ODD_NAMES) :]
+    return Inputs(
+        np.concatenate((odd, values[_ODD_FIRST] * by[_ODD_SECOND])),
+        np.concatenate((even, values[_EVEN_FIRST] * by[_EVEN_SECOND])),
+        odd,
+        even,
+    )
 
 
-def prior(families: tuple[Family, ...], with_products: bool = False) -> Vector:
-    """Give the prior variances of the weights on scaled inputs, in order of the inputs."""
-    table = [PRIORS.get(family.name, DEFAULT_PRIOR) for family in families for _ in family.marks]
-    if with_products and families is ODD:
-        table += [PRODUCT_PRIORS["odd_even"]] * len(_ODD_EVEN[0])
-    elif with_products and families is EVEN:
-        table += [PRODUCT_PRIORS["odd_odd"]] * len(_ODD_ODD[0]) + [PRODUCT_PRIORS["even_even"]] * len(_EVEN_EVEN[0])
-    return np.array(table) / INPUT_SCALE**2
+def odd_prior() -> Vector:
+    """Give the prior variances of the weights of all odd inputs, scaled as they are."""
+    return np.array(_plain(ODD) + _ODD_PRIORS) / INPUT_SCALE**2
+
+
+def even_prior() -> Vector:
+    """Give the prior variances of the weights of all even inputs, scaled as they are."""
+    return np.array(_plain(EVEN) + _EVEN_PRIORS) / INPUT_SCALE**2
+
+
+def _plain(families: tuple[Family, ...]) -> list[float]:
+    return [PRIORS.get(family.name, DEFAULT_PRIOR) for family in families for _ in family.marks]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from models.candle import Candle
@@ -23,7 +24,11 @@ FLOW_SPANS = (4, 16, 64)
 MOVE_SPANS = (4, 16, 64, 300)
 SCALE_SPAN = 120
 VOLUME_SPAN = 300
+VWAP_SPANS = (5, 20, 100, 400)
+"""Candles over which the volume-weighted average prices fade."""
 LAST_MOVES = 4
+LAST_TRADED = 5
+"""Candles with a trade that are remembered, however long ago they were."""
 LARGEST = 1e15
 """Prices in ticks are cut here, where float64 still counts every tick."""
 OUTLIER = 50.0
@@ -60,12 +65,19 @@ class Tape:
         self.traded: deque[float] = deque([0.0] * LAGS, LAGS)
         self.moves: deque[float] = deque([0.0] * LAST_MOVES, LAST_MOVES)  # non-zero returns only
         self.move_gaps: deque[int] = deque([0] * LAST_MOVES, LAST_MOVES)  # candles between those moves
+        self.traded_tails: deque[float] = deque([0.0] * LAST_TRADED, LAST_TRADED)  # of candles with a trade only
+        self.traded_highs: deque[float] = deque([0.0] * LAST_TRADED, LAST_TRADED)  # those highs - the present close
+        self.traded_lows: deque[float] = deque([0.0] * LAST_TRADED, LAST_TRADED)  # those lows - the present close
+        self.traded_volumes: deque[float] = deque([0.0] * LAST_TRADED, LAST_TRADED)  # relative, as above
         self.since_trade = 0
         self.since_move = 0
         self.run = 0.0  # length of the present run of equal-signed moves, signed
         self.scale = Ewma(SCALE_SPAN)  # typical size of a non-zero move
         self.volume = Ewma(VOLUME_SPAN)
         self.gaps = [0.0] * len(GAP_SPANS)  # close - moving average
+        self.vwap_gaps = [0.0] * len(VWAP_SPANS)  # close - volume-weighted average
+        self.vwap_volumes = [0.0] * len(VWAP_SPANS)
+        self.positions = [0.0] * len(RANGE_SPANS)  # see ``_position``
         self.activity = [Ewma(span) for span in ACTIVITY_SPANS]
         self.trading = [Ewma(span) for span in ACTIVITY_SPANS]
         self.flow = [0.0] * len(FLOW_SPANS)
@@ -92,16 +104,10 @@ class Tape:
         self.tails.appendleft((high - close) - (close - low))
         self.spreads.appendleft(high - low)
         self._add_volume(candle.volume)
+        self._add_trade(candle.volume, move, high - close, low - close)
         self._add_move(move)
         self._add_averages(move, close - opening, high - low)
-
-    def position(self, span: int) -> float:
-        """Tell where the close lies between the last ``span`` candles' extremes: -1 at the low, 1 at the high."""
-        count = min(span, self.age)
-        above = max(self._highs[i] for i in range(count)) - self.close
-        below = self.close - min(self._lows[i] for i in range(count))
-        width = above + below
-        return (below - above) / width if width > 0 else 0.0
+        self.positions = [self._position(span) for span in RANGE_SPANS]
 
     def state_dict(self) -> dict[str, Any]:
         """Give everything as plain lists and numbers."""
@@ -122,6 +128,28 @@ class Tape:
         self.traded.appendleft(1.0 if volume > 0 else 0.0)
         self.volume.add(_bounded(volume, self.volume.value))
         self.volumes.appendleft(min(volume / self.volume.value, OUTLIER) if self.volume.value > 0 else 0.0)
+
+    def _add_trade(self, volume: float, move: float, high: float, low: float) -> None:
+        for i in range(LAST_TRADED):
+            self.traded_highs[i] -= move
+            self.traded_lows[i] -= move
+        if volume > 0:
+            self.traded_tails.appendleft(high + low)
+            self.traded_highs.appendleft(high)
+            self.traded_lows.appendleft(low)
+            self.traded_volumes.appendleft(self.volumes[0])
+        for i, span in enumerate(VWAP_SPANS):
+            total = self.vwap_volumes[i] * (1 - 1 / span) + volume / span
+            share = volume / span / total if total > 0 else 0.0
+            self.vwap_volumes[i] = total
+            self.vwap_gaps[i] = (self.vwap_gaps[i] + move) * (1 - share)
+
+    def _position(self, span: int) -> float:
+        """Tell where the close lies between the last ``span`` candles' extremes: -1 at the low, 1 at the high."""
+        above = max(islice(self._highs, span)) - self.close
+        below = self.close - min(islice(self._lows, span))
+        width = above + below
+        return (below - above) / width if width > 0 else 0.0
 
     def _add_move(self, move: float) -> None:
         if move == 0:
