@@ -21,13 +21,19 @@ def at(index: int) -> int:
 def make_candle(index: int = 0, **changes: Any) -> Candle:
     """Return a valid candle; prices differ from index to index."""
     price = 1900.0 + (index % 100) * 0.01
-    values = {"open": price, "high": price + 0.5, "low": price - 0.5, "close": price + 0.1, "volume": 1.5 + index % 7}
+    values: dict[str, Any] = {
+        "open": price,
+        "high": price + 0.5,
+        "low": price - 0.5,
+        "close": price + 0.1,
+        "volume": 1.5 + index % 7,
+    }
     return Candle(**({"market": MARKET, "open_time": at(index), **values} | changes))
 
 
 def make_prediction(index: int = 0, **changes: Any) -> Prediction:
     """Return a prediction for the candle with this index."""
-    values = {
+    values: dict[str, Any] = {
         "market": MARKET,
         "open_time": at(index),
         "made_at": at(index) + 12,
@@ -47,7 +53,7 @@ def make_prediction(index: int = 0, **changes: Any) -> Prediction:
 
 def make_step(index: int = 0, **changes: Any) -> Step:
     """Return a step on the candle with this index."""
-    values = {
+    values: dict[str, Any] = {
         "market": MARKET,
         "open_time": at(index),
         "source": "live",

@@ -17,13 +17,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from service.storage import migrate
@@ -66,7 +67,15 @@ class PostgresCluster:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        server = [self.binaries / "postgres", "-D", self.data, "-p", str(self.port), "-k", self.folder]
+        server: list[str | Path] = [
+            self.binaries / "postgres",
+            "-D",
+            self.data,
+            "-p",
+            str(self.port),
+            "-k",
+            self.folder,
+        ]
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", GUARD, "guard", self.folder, *server],
@@ -115,7 +124,7 @@ class PostgresCluster:
         mine = f"FROM pg_stat_activity WHERE datname = '{database}'"
         return int(self.sql(f"SELECT count(pg_terminate_backend(pid)) {mine}"))
 
-    def run(self, command: list[str | Path]) -> str:
+    def run(self, command: Sequence[str | Path]) -> str:
         """Run one of PostgreSQL's own programs against this server; returns its output, raises on failure."""
         server = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": USER, "PGPASSWORD": self.password}
         done = subprocess.run(
@@ -161,7 +170,7 @@ class PostgresCluster:
             path.chmod(0o700)
             if self.user is not None:
                 os.chown(path, self.user, self.group or -1)
-        command = [
+        command: list[str | Path] = [
             self.binaries / "initdb", "-D", self.data, "-U", USER, "--auth=scram-sha-256", f"--pwfile={secret}",
             "--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C",
         ]  # fmt: skip
@@ -173,13 +182,13 @@ class PostgresCluster:
             conf.write("fsync = off\nfull_page_writes = off\nshared_buffers = 64MB\nlisten_addresses = '127.0.0.1'\n")
             conf.write("max_connections = 60\nautovacuum_naptime = 10s\nunix_socket_permissions = 0700\n")
 
-    def _identity(self) -> dict[str, object]:
+    def _identity(self) -> dict[str, Any]:
         return {} if self.user is None else {"user": self.user, "group": self.group, "extra_groups": []}
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            probe = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+            probe: list[str | Path] = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
             if subprocess.run(probe, timeout=10).returncode == 0:
                 return
             if self._guard is None or self._guard.poll() is not None:
