@@ -33,6 +33,6 @@ def flag(value: Any) -> bool:
     return bool(value == "true")
 
 
-Whole = Annotated[int, BeforeValidator(whole)]
-Time = Annotated[Whole, Field(ge=0, le=LAST_TIME)]
+# The bounds stand before the parser: behind it they would be missing from the API's documentation.
+Time = Annotated[int, Field(ge=0, le=LAST_TIME), BeforeValidator(whole)]
 Flag = Annotated[bool, BeforeValidator(flag)]

@@ -47,19 +47,28 @@ def create_api(deps: ApiDeps) -> FastAPI:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(stream.router)
     mount_page(app, deps)
-    app.state.metrics.expect_routes(route_paths(app.routes))
+    app.state.methods = route_methods(app.routes)
+    app.state.metrics.expect_routes(app.state.methods)
     install_handlers(app)
     _add_middleware(app, deps)
     _document(app, deps)
     return app
 
 
-def route_paths(routes: Iterable[BaseRoute]) -> Iterator[str]:
-    """Name the path template of every HTTP route, also of included routers."""
-    for route in routes:
+def route_methods(routes: Iterable[BaseRoute]) -> dict[str, set[str]]:
+    """Map the path template of every HTTP route, also of included routers, to its methods."""
+    methods: dict[str, set[str]] = {}
+    for route in walk_routes(routes):
         if isinstance(route, Route):
-            yield route.path
-        yield from route_paths(getattr(getattr(route, "original_router", None), "routes", ()))
+            methods.setdefault(route.path, set()).update(route.methods or ())
+    return methods
+
+
+def walk_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Yield every route, those of included routers too."""
+    for route in routes:
+        yield route
+        yield from walk_routes(getattr(getattr(route, "original_router", None), "routes", ()))
 
 
 def _add_middleware(app: FastAPI, deps: ApiDeps) -> None:
@@ -89,11 +98,21 @@ def _document(app: FastAPI, deps: ApiDeps) -> None:
             document = make()
             schemas = document["components"]["schemas"]
             schemas["ProblemOut"] = ProblemOut.model_json_schema(ref_template="#/components/schemas/{model}")
+            _drop_null_parameters(document)
             if deps.options.api_keys:
                 _require_keys(document)
         return app.openapi_schema or make()
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _drop_null_parameters(document: dict[str, Any]) -> None:
+    """A query parameter may be left out, but there is no way to write null in one."""
+    for calls in document["paths"].values():
+        for call in calls.values():
+            for parameter in call.get("parameters", ()):
+                kept = [schema for schema in parameter["schema"].pop("anyOf", ()) if schema != {"type": "null"}]
+                parameter["schema"].update(kept[0] if kept else {})
 
 
 def _require_keys(document: dict[str, Any]) -> None:

@@ -80,7 +80,11 @@ def _http_exception(request: Request, error: Exception) -> Response:
     title = HTTPStatus(error.status_code).phrase
     details = {404: "There is nothing at this path.", 405: "This path does not take this method."}
     detail = details.get(error.status_code, title)
-    return Problem(error.status_code, title, detail, headers=error.headers).response(request_id(request))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # Starlette names the methods of one route; a path may have several.
+        path = getattr(request.scope.get("route"), "path", None)
+        headers["Allow"] = ", ".join(sorted(request.app.state.methods.get(path, ())))
+    return Problem(error.status_code, title, detail, headers=headers).response(request_id(request))
 
 
 def _validation(request: Request, error: Exception) -> Response:

@@ -62,7 +62,7 @@ async def test_a_wrong_method_is_a_problem_and_names_the_right_ones(client: http
     answer = await client.delete("/predict")
     assert answer.status_code == 405
     assert answer.headers["content-type"] == "application/problem+json"
-    assert "GET" in answer.headers["allow"]
+    assert answer.headers["allow"] == "GET, POST"
 
 
 async def test_failures_67_a_bug_is_a_500_with_request_id_and_cors_headers_and_is_logged(

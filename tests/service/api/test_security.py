@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ from fastapi.routing import APIWebSocketRoute
 from starlette.routing import Route
 from websockets.asyncio.client import connect
 
-from service.api.app import create_api
+from service.api.app import create_api, walk_routes
 from service.api.deps import ApiDeps
 from service.api.guard import OPEN_PATHS
 from service.api.security import TICKET_SECONDS, KeyRing, Tickets, presented_keys
@@ -45,16 +44,9 @@ def keyed(world: World) -> World:
     return world.set(api_keys=(KEY, "another-key"))
 
 
-def all_routes(routes: list[Any]) -> Iterator[Any]:
-    """Walk routers within routers."""
-    for route in routes:
-        yield route
-        yield from all_routes(getattr(getattr(route, "original_router", None), "routes", []))
-
-
 def routes(world: World) -> list[tuple[str, str]]:
     """List method and path of every HTTP route there is, from the application itself."""
-    found = [route for route in all_routes(world.app.routes) if isinstance(route, Route)]
+    found = [route for route in walk_routes(world.app.routes) if isinstance(route, Route)]
     return sorted({(method, route.path) for route in found for method in route.methods or ()})
 
 
@@ -118,7 +110,7 @@ def test_failures_63_keys_are_compared_as_bytes_of_any_kind() -> None:
 
 
 def websocket_paths(world: World) -> list[str]:
-    return [route.path for route in all_routes(world.app.routes) if isinstance(route, APIWebSocketRoute)]
+    return [route.path for route in walk_routes(world.app.routes) if isinstance(route, APIWebSocketRoute)]
 
 
 async def test_failures_43_every_websocket_route_refuses_without_a_key(keyed: World) -> None:
