@@ -87,7 +87,7 @@ ODD: tuple[Family, ...] = (
     Family("return", _LAGS, "close - previous close", lambda t, s: _moves(t.returns, s), 1),
     Family("sign", _LAGS, "its sign", lambda t, s: [_sign(r) for r in t.returns], 1),
     Family("gap", GAP_SPANS, "close - its average over N candles", lambda t, s: _gaps(t.gaps, GAP_SPANS, s), 9),
-    Family("position", RANGE_SPANS, "close between the low (-1) and high (1) of N candles", lambda t, s: t.positions, 5),
+    Family("position", RANGE_SPANS, "close between low (-1) and high (1) of N candles", lambda t, s: t.positions, 5),
     Family("tail", _FEW, "high + low - 2 close", lambda t, s: _moves((t.tails[i] for i in _FEW), s), 1),
     Family("body", _FEW, "close - open", lambda t, s: _moves((t.bodies[i] for i in _FEW), s), 1),
     Family("jump", (0, 1), "open - previous close", lambda t, s: _moves((t.opens[i] for i in (0, 1)), s), 1),

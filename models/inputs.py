@@ -12,7 +12,7 @@ from models.features import EVEN, EVEN_NAMES, ODD, ODD_NAMES, Family, Features, 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Products of each feature named in ``first`` with each in ``second``; ``prior`` is the variance of their weights."""
+    """Products of each feature named in ``first`` with each in ``second``; ``prior`` is their weights' variance."""
 
     note: str
     first: str
