@@ -49,7 +49,7 @@ class FeedTiming:
         usual = cls()
         return cls(
             speed=speed,
-            request_seconds=max(0.25, usual.request_seconds / speed),
+            request_seconds=max(0.4, usual.request_seconds / speed),
             close_socket_seconds=max(0.05, usual.close_socket_seconds / speed),
             backoff_seconds=usual.backoff_seconds / speed,
             backoff_limit_seconds=usual.backoff_limit_seconds / speed,

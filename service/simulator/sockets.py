@@ -51,7 +51,10 @@ class Sockets:
         if (refusal := self._book.active("ws_status", self._now())) is not None:
             return web.json_response(error(0, "Service unavailable."), status=refusal.option("status", 503))
         socket = web.WebSocketResponse(heartbeat=PING_SECONDS, compress=False, autoping=False)
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError:  # the client gave up while its handshake hung
+            return web.Response()
         session = Session(socket, request)
         session.streams.update(self._known([request.match_info.get("stream", "")]))
         self.sessions.add(session)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from models.candle import Candle
 from service.feed.exchange import ExchangeFeed
 from service.feed.timing import FeedTiming
 from service.ports import Correction, FeedItem, FeedState, Gap, Notice
-from service.simulator.faults import Fault
+from service.simulator.faults import Fault, random_plan
 from service.simulator.server import SimulatedExchange
-
-RECOVERY_MS = 30_000
 
 
 @dataclass
@@ -88,17 +88,28 @@ def make_feed(exchange: SimulatedExchange, timing: FeedTiming | None = None) -> 
 
 
 async def rehearse(
-    faults: Sequence[Fault], *, seconds: int, speed: float, backfill: int = 20, seed: int = 0
+    faults: Sequence[Fault],
+    *,
+    seconds: int,
+    speed: float,
+    backfill: int = 20,
+    seed: int = 0,
+    recovery_seconds: int = 30,
+    start_ms: int | None = None,
+    timing: FeedTiming | None = None,
 ) -> tuple[Rehearsal, list[str]]:
     """Run ``faults`` for ``seconds`` of the exchange's time, and let it recover; returns also the differences."""
     result = Rehearsal()
-    async with SimulatedExchange(speed=speed, seed=seed) as exchange, make_feed(exchange) as feed:
+    async with (
+        SimulatedExchange(speed=speed, seed=seed, start_ms=start_ms) as exchange,
+        make_feed(exchange, timing) as feed,
+    ):
         stream = feed.stream(None, backfill)
         begun = exchange.since_start()
         for fault in faults:
             exchange.book.add(replace(fault, at_ms=int(begun) + fault.at_ms))
         ends = max([begun + _end_ms(fault) for fault in faults], default=begun)
-        until = max(begun + seconds * 1_000, ends) + RECOVERY_MS
+        until = max(begun + seconds * 1_000, ends) + recovery_seconds * 1_000
         async with contextlib.aclosing(stream):
             while exchange.since_start() < until:
                 with contextlib.suppress(TimeoutError):
@@ -119,3 +130,54 @@ def _note_recovery(result: Rehearsal, exchange: SimulatedExchange, item: FeedIte
         age = exchange.clock.now_ms() - item.open_time - 1_000
         if age < 2_500:
             result.recovered_ms = exchange.since_start() - ends
+
+
+def scripted_plan(seconds: int = 600) -> list[Fault]:
+    """Make a plan with every fault there is, in every variant, one after the other."""
+    variants: list[tuple[str, float, dict[str, Any]]] = [
+        *(("drop", 0, {"how": how}) for how in ("rst", "fin", "1000", "1001")),
+        ("shutdown_notice", 0, {}),
+        *((kind, 12, {}) for kind in ("stall", "zombie", "black_hole", "ws_hang", "subscribe_refused")),
+        *(("ws_status", 5, {"status": status}) for status in (503, 451, 429)),
+        *(("malformed", 0, {"text": text}) for text in ("json", "nan", "bare", "array", "no_k", "deep")),
+        *(("malformed", 0, {"text": text}) for text in ("empty", "null", "binary", "huge")),
+        *((kind, 0, {}) for kind in ("duplicate", "old_final", "reorder")),
+        *((kind, 0, {"count": 2}) for kind in ("skip", "no_final")),
+        *(("bad_price", 0, {"value": value}) for value in ("NaN", "inf", "0", "-1", "", None, "abc")),
+        ("delay", 6, {"ms": 1_500}),
+        ("burst", 6, {}),
+        *(("rest_status", 6, {"status": status}) for status in (418, 429, 451, 403, 500, 502, 503, 504)),
+        ("rest_stall", 11, {}),
+        *(("rest_text", 6, {"text": text}) for text in ("truncated", "html", "object", "list")),
+        *((kind, 6, {}) for kind in ("rest_doubled", "rest_bad_rows", "rest_missing")),
+        ("rest_lag", 6, {"ms": 2_000}),
+        *(("time_off", 6, {"ms": ms}) for ms in (3_600_000, -3_600_000)),
+        ("down", 3, {}),
+        ("down", 20, {}),
+        ("cut", 10, {}),
+        ("erase", 0, {"count": 3}),
+        *(("correct", 0, {"back": back, "push": push}) for back in (1, 20) for push in (True, False)),
+        *(("shift", 0, {"ms": ms}) for ms in (5_000, -4_000)),
+    ]
+    step_ms = (seconds - 10) * 1_000 / len(variants)
+    return [
+        Fault(kind, int(5_000 + number * step_ms), int(lasts * 1_000), options)
+        for number, (kind, lasts, options) in enumerate(variants)
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print what the scripted plan (``script``) or the random plan of a seed did: ``PLAN SPEED``."""
+    plan = scripted_plan() if arguments[0] == "script" else random_plan(int(arguments[0]), 60)
+    seed = 0 if arguments[0] == "script" else int(arguments[0])
+    result, differences = asyncio.run(rehearse(plan, seconds=60, speed=float(arguments[1]), seed=seed))
+    lines = [
+        f"{len(plan)} faults, {len(result.order)} candles, {len(differences)} differences {differences[:3]}",
+        f"gaps {result.gaps}, corrections {result.corrections}, late {result.late}, recovered {result.recovered_ms}",
+        f"{result.requests} REST calls, {result.state}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

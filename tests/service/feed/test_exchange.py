@@ -1,18 +1,73 @@
-"""The feed against the simulated exchange, through the real ccxt client."""
+"""The feed against the simulated exchange, through the real ccxt client, in accelerated time."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from models.candle import Candle
 from service.feed.exchange import ExchangeFeed
 from service.feed.timing import FeedTiming
+from service.ports import ConfigurationError, Correction, FeedItem, FeedUnreachable, Gap, Notice
+from service.simulator.faults import KINDS, Fault, random_plan
 from service.simulator.server import SimulatedExchange
+from tests.service.feed.rehearsal import Rehearsal, make_feed, rehearse, scripted_plan
+
+SPEED = 20.0
+ROOT = Path(__file__).parents[3]
 
 
-async def test_backfill_and_live_candles_equal_the_exchange_s_truth_without_a_hole() -> None:
-    async with SimulatedExchange(speed=10) as exchange, make_feed(exchange) as feed:
-        candles = await take(feed, None, 50, 80)
+def simulated(**options: Any) -> SimulatedExchange:
+    return SimulatedExchange(**{"speed": SPEED, **options})
+
+
+async def collect(feed: ExchangeFeed, count: int, after: int | None = None, backfill: int = 5) -> list[FeedItem]:
+    """Take items until ``count`` candles came."""
+    items: list[FeedItem] = []
+    async with contextlib.aclosing(feed.stream(after, backfill)) as stream:
+        async for item in stream:
+            items.append(item)
+            if sum(isinstance(item, Candle) for item in items) == count:
+                break
+    return items
+
+
+def candles_of(items: list[FeedItem]) -> list[Candle]:
+    return [item for item in items if isinstance(item, Candle)]
+
+
+async def rehearsed(*faults: Fault, seconds: int = 12, **options: Any) -> Rehearsal:
+    """Rehearse the faults and expect the truth at the end, and to be back soon after the last of them."""
+    result, differences = await rehearse(
+        faults, **{"seconds": seconds, "speed": SPEED, "recovery_seconds": 12, **options}
+    )
+    assert differences == []
+    assert result.recovered_ms is not None
+    assert result.recovered_ms < 15_000
+    return result
+
+
+async def each_rehearsed(*plans: Sequence[Fault], **options: Any) -> list[Rehearsal]:
+    """Rehearse each plan by itself, all at the same time: they mostly wait."""
+    return list(await asyncio.gather(*(rehearsed(*plan, **options) for plan in plans)))
+
+
+# --- the happy path ---------------------------------------------------------------------------------------------------
+
+
+async def test_backfill_and_live_candles_follow_each_other_without_a_hole_and_equal_the_exchange_s_truth() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        assert (feed.market, feed.interval_ms, feed.tick) == ("binance:ETH/USDT", 1_000, 0.01)
+        assert feed.state().status == "starting"
+        candles = candles_of(await collect(feed, 80, backfill=50))
         for one, other in itertools.pairwise(candles):
             assert other.open_time == one.open_time + 1_000
         for candle in candles:
@@ -25,29 +80,382 @@ async def test_backfill_and_live_candles_equal_the_exchange_s_truth_without_a_ho
                 truth.close,
                 truth.volume,
             )
-        assert candles[0].source == "backfill"
-        assert candles[-1].source == "live"
+        assert (candles[0].source, candles[-1].source) == ("backfill", "live")
+        state = feed.state()
+        assert (state.status, state.backfill_total, state.reconnects) == ("live", 50, 0)
+        assert 35 <= state.backfilled <= 50
+        assert state.last_open_time == candles[-1].open_time
+    assert feed.state().status == "closed"
+
+
+async def test_a_long_backfill_takes_several_answers_and_misses_nothing() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        candles = candles_of(await collect(feed, 2_520, backfill=2_500))
+        assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(2_520)]
+
+
+async def test_the_market_s_name_can_be_given() -> None:
+    async with simulated() as exchange:
+        feed = ExchangeFeed(
+            exchange="binance",
+            symbol="ETH/USDT",
+            timeframe="1s",
+            ccxt_config=exchange.ccxt_config(),
+            simulated=True,
+            market="simulated:ETH/USDT",
+            timing=FeedTiming.accelerated(SPEED),
+        )
+        async with feed:
+            assert candles_of(await collect(feed, 1))[0].market == "simulated:ETH/USDT"
+            assert feed.state().simulated
+
+
+async def test_a_minute_is_a_timeframe_like_any_other() -> None:
+    async with simulated(speed=600.0) as exchange:
+        feed = ExchangeFeed(
+            exchange="binance",
+            symbol="ETH/USDT",
+            timeframe="1m",
+            ccxt_config=exchange.ccxt_config(),
+            timing=FeedTiming.accelerated(600.0),
+        )
+        async with feed:
+            candles = candles_of(await collect(feed, 14, backfill=8))
+        for one, other in itertools.pairwise(candles):
+            assert other.open_time == one.open_time + 60_000
+        for candle in candles:
+            truth = exchange.truth.candle("ETHUSDT", candle.open_time, 60_000)
+            assert truth is not None
+            assert (candle.close, candle.volume) == (truth.close, truth.volume)
+
+
+# --- entering ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"symbol": "ETH/USD"}, "binance has no symbol 'ETH/USD'; did you mean ETH/USDT?"),
+        ({"timeframe": "2s"}, "binance has no timeframe '2s'; it has 1s, 1m, 3m,"),
+        ({"timeframe": "1M"}, "timeframe '1M' has no fixed length"),
+        ({"timeframe": "second"}, "timeframe 'second' has no fixed length"),
+        ({"exchange": "binanze"}, "unknown exchange 'binanze'"),
+    ],
+)
+async def test_what_cannot_work_is_said_in_one_line(options: dict[str, str], line: str) -> None:
+    async with simulated() as exchange:
+        arguments = {"exchange": "binance", "symbol": "ETH/USDT", "timeframe": "1s", **options}
+        with pytest.raises(ConfigurationError) as caught:
+            async with ExchangeFeed(**arguments, ccxt_config=exchange.ccxt_config()):
+                pytest.fail("entered")
+        assert line in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+async def test_an_exchange_that_is_not_there_is_unreachable_within_eight_seconds() -> None:
+    async with simulated() as exchange:
+        config = exchange.ccxt_config()
+    started = time.monotonic()
+    with pytest.raises(FeedUnreachable, match="binance: ExchangeNotAvailable"):
+        async with ExchangeFeed(exchange="binance", symbol="ETH/USDT", timeframe="1s", ccxt_config=config):
+            pytest.fail("entered")
+    assert time.monotonic() - started < 8
+
+
+async def test_an_exchange_that_does_not_answer_is_unreachable_when_the_patience_ends() -> None:
+    async with simulated(faults=[Fault("rest_stall", 0, 10**9)]) as exchange:
+        timing = FeedTiming(connect_seconds=0.5, request_seconds=5)
+        with pytest.raises(FeedUnreachable, match=r"did not answer within 0\.5 s"):
+            async with make_feed(exchange, timing):
+                pytest.fail("entered")
+
+
+async def test_an_exchange_that_refuses_the_location_is_asked_once_and_its_refusal_said_plainly() -> None:
+    async with simulated(faults=[Fault("rest_status", 0, 10**9, {"status": 451})]) as exchange:
+        with pytest.raises(FeedUnreachable, match=r"binance: the exchange refuses this location \(HTTP 451\)"):
+            async with make_feed(exchange):
+                pytest.fail("entered")
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+async def test_resuming_goes_on_right_after_the_last_candle() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        after = int(exchange.clock.now_ms()) // 1_000 * 1_000 - 1_500_000
+        candles = candles_of(await collect(feed, 1_510, after=after))
+        assert [c.open_time for c in candles] == [after + 1_000 * n for n in range(1, 1_511)]
+
+
+async def test_what_is_older_than_a_day_is_one_gap() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        after = int(exchange.clock.now_ms()) // 1_000 * 1_000 - 100_000_000
+        gap, first = (await collect(feed, 1, after=after))[:2]
+        assert isinstance(gap, Gap)
+        assert isinstance(first, Candle)
+        assert (gap.start, gap.end) == (after + 1_000, first.open_time)
+        assert exchange.clock.now_ms() - first.open_time == pytest.approx(86_400_000, abs=60_000)
+
+
+async def test_an_exchange_hole_right_after_the_last_candle_is_a_gap() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        after = int(exchange.clock.now_ms()) // 1_000 * 1_000 - 100_000
+        exchange.truth.erase("ETHUSDT", after + 1_000, 10)
+        items = await collect(feed, 20, after=after)
+        assert items[0] == Gap(feed.market, after + 1_000, after + 11_000, "the exchange has no candles here")
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+async def test_failures_25_a_dropped_connection_costs_no_candle() -> None:
+    for result in await each_rehearsed(*([Fault("drop", 3_400, 0, {"how": how})] for how in ("rst", "fin", "1000"))):
+        assert result.state is not None
+        assert result.state.reconnects == 1
+        assert result.gaps == []
+
+
+@pytest.mark.parametrize("seconds", [1, 10, pytest.param(120, marks=pytest.mark.slow)])
+async def test_failures_25_after_a_cut_the_feed_catches_up_within_ten_seconds_in_order(seconds: int) -> None:
+    plans = ([Fault(kind, 3_000, seconds * 1_000)] for kind in ("cut", "down"))
+    for result in await each_rehearsed(*plans, seconds=6):
+        assert result.recovered_ms is not None
+        assert result.recovered_ms < 10_000
+        assert result.gaps == []
+
+
+async def test_failures_27_a_stream_that_repeats_the_same_candle_is_not_fresh_and_is_dialled_again() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        exchange.book.add(Fault("rest_status", int(exchange.since_start()) + 6_000, 16_000, {"status": 503}))
+        exchange.book.add(Fault("stall", int(exchange.since_start()) + 6_000, 16_000))
+        repeating = asyncio.create_task(repeat_last_candle(exchange))
+        kinds = []
+        async with contextlib.aclosing(feed.stream(None, 5)) as stream:
+            async for item in stream:
+                if isinstance(item, Notice):
+                    kinds.append(item.kind)
+                    if item.kind == "stale":
+                        assert feed.state().status in ("stale", "unreachable")
+                        assert (feed.state().age_ms or 0) >= 5_000
+                if "recovered" in kinds:
+                    break
+        repeating.cancel()
+        assert kinds == ["stale", "recovered"]
+        assert feed.state().reconnects >= 1
         assert feed.state().status == "live"
 
 
-def make_feed(exchange: SimulatedExchange, **timing: float) -> ExchangeFeed:
-    return ExchangeFeed(
-        exchange="binance",
-        symbol="ETH/USDT",
-        timeframe="1s",
-        ccxt_config=exchange.ccxt_config(),
-        simulated=True,
-        timing=FeedTiming(speed=exchange.clock.speed, **timing),
+async def repeat_last_candle(exchange: SimulatedExchange) -> None:
+    """Push the candle of six seconds after the start again and again."""
+    open_time = int(exchange.start_ms) // 1_000 * 1_000 + 6_000
+    while True:
+        await exchange.clock.sleep_until(max(open_time + 1_000, exchange.clock.now_ms() + 1_000))
+        candle = exchange.truth.candle("ETHUSDT", open_time, 1_000)
+        assert candle is not None
+        exchange.sockets.push_candle("ETHUSDT", candle)
+
+
+async def test_failures_31_candles_out_of_order_cause_no_restart() -> None:
+    result = await rehearsed(*(Fault(kind, 2_000 + 500 * n) for n in range(20) for kind in ("reorder", "old_final")))
+    assert result.state is not None
+    assert result.state.reconnects == 0
+
+
+async def test_failures_33_while_rest_is_slow_at_the_start_the_socket_s_candles_wait_and_none_is_missing() -> None:
+    result = await rehearsed(Fault("rest_stall", 0, 10_000), backfill=30)
+    assert len(result.order) >= 45
+    assert result.gaps == []
+
+
+async def test_failures_35_a_consumer_that_is_busy_for_every_candle_skips_none() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        candles: list[Candle] = []
+        async with contextlib.aclosing(feed.stream(None, 5)) as stream:
+            async for item in stream:
+                if isinstance(item, Candle):
+                    candles.append(item)
+                    await exchange.clock.sleep_until(exchange.clock.now_ms() + 400)
+                if len(candles) == 60:
+                    break
+        assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(60)]
+        assert (feed.state().lag_ms or 0) < 2_000
+
+
+async def test_failures_37_senseless_prices_are_counted_and_the_right_candle_fetched() -> None:
+    values = ("NaN", "inf", "0", "-1", "", None, "abc")
+    faults = [Fault("bad_price", 2_000 + 1_500 * n, 0, {"value": value}) for n, value in enumerate(values)]
+    result = await rehearsed(*faults, seconds=16)
+    assert result.state is not None
+    assert result.state.rejected == {"nonfinite": 2, "price": 2, "missing": 3}
+    assert result.corrections == 0
+
+
+async def test_failures_37_frames_that_make_no_sense_are_survived_without_a_new_socket() -> None:
+    texts = ("json", "nan", "bare", "array", "no_k", "deep", "binary")
+    faults = [Fault("malformed", 2_000 + 1_000 * n, 0, {"text": text}) for n, text in enumerate(texts)]
+    result = await rehearsed(*faults)
+    assert result.state is not None
+    assert result.state.reconnects == 0
+    assert result.state.rejected["malformed"] >= 5
+
+
+async def test_what_the_socket_misses_silently_is_fetched() -> None:
+    plans = [
+        [Fault("skip", 3_000, 0, {"count": 4})],
+        [Fault("no_final", 3_000, 0, {"count": 3})],
+        [Fault("drop", 3_600)],  # after the partial frame, before the final one
+        [Fault("zombie", 3_000, 1_000)],
+        [Fault("drop", 2_000), Fault("subscribe_refused", 0, 4_000)],
+        [Fault("malformed", 3_000, 0, {"text": "huge"})],
+        [Fault("delay", 3_000, 4_000, {"ms": 1_500})],
+        [Fault("burst", 3_000, 6_000)],
+    ]
+    for result in await each_rehearsed(*plans, recovery_seconds=16):
+        assert result.gaps == []
+
+
+async def test_rest_answers_that_are_no_rows_are_not_believed() -> None:
+    plans = (
+        [Fault("skip", 3_000, 0, {"count": 3}), Fault("rest_text", 2_000, 6_000, {"text": text})]
+        for text in ("truncated", "html", "object", "list")
     )
+    for result in await each_rehearsed(*plans):
+        assert result.gaps == []
 
 
-async def take(feed: ExchangeFeed, after: int | None, backfill: int, count: int) -> list[Candle]:
-    candles: list[Candle] = []
-    stream = feed.stream(after, backfill)
-    async for item in stream:
-        if isinstance(item, Candle):
-            candles.append(item)
-        if len(candles) == count:
-            break
-    await stream.aclose()
-    return candles
+async def test_an_exchange_clock_that_is_off_does_not_matter() -> None:
+    plans = (
+        [Fault("time_off", 0, 8_000, {"ms": ms}), Fault("skip", 3_000, 0, {"count": 3})]
+        for ms in (3_600_000, -3_600_000, 4_000)
+    )
+    for result in await each_rehearsed(*plans):
+        assert result.gaps == []
+        assert result.corrections == 0
+
+
+async def test_an_exchange_clock_that_jumps_is_followed() -> None:
+    await each_rehearsed(*([Fault("shift", 5_000, 0, {"ms": ms})] for ms in (5_000, -4_000)))
+
+
+async def test_a_late_correction_of_a_learned_candle_is_found_and_told_once() -> None:
+    plans = ([Fault("correct", 6_000, 0, {"back": 3, "push": push})] for push in (True, False))
+    assert [result.corrections for result in await each_rehearsed(*plans)] == [1, 1]
+
+
+async def test_a_hole_of_the_exchange_s_own_is_a_gap_and_the_feed_goes_on() -> None:
+    result = await rehearsed(Fault("erase", 3_000, 0, {"count": 5}), seconds=16)
+    assert [(gap.end - gap.start) // 1_000 for gap in result.gaps] == [5]
+    assert result.late == 0
+
+
+async def test_while_rest_cannot_be_asked_a_hole_is_held_open_only_so_long() -> None:
+    async with simulated() as exchange:
+        timing = FeedTiming(**{**as_options(FeedTiming.accelerated(SPEED)), "hold_ms": 5_000})
+        async with make_feed(exchange, timing) as feed:
+            exchange.book.add(Fault("skip", int(exchange.since_start()) + 4_000, 0, {"count": 3}))
+            exchange.book.add(Fault("rest_status", int(exchange.since_start()) + 3_000, 20_000, {"status": 503}))
+            items = []
+            async with contextlib.aclosing(feed.stream(None, 3)) as stream:
+                async for item in stream:
+                    items.append(item)
+                    if isinstance(item, Correction):
+                        break
+            gap = next(item for item in items if isinstance(item, Gap))
+            assert gap.reason.startswith("REST could not be asked: ")
+            assert gap.end - gap.start == 3_000
+            assert gap.start <= items[-1].candle.open_time < gap.end
+
+
+async def test_the_feed_says_stale_and_recovered_once_each() -> None:
+    result = await rehearsed(Fault("cut", 4_000, 12_000), seconds=10)
+    assert [notice.kind for notice in result.notices] == ["stale", "recovered"]
+    assert result.notices[0].detail["age_ms"] >= 5_000
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_socket_is_renewed_with_overlap_before_the_exchange_would_cut_it() -> None:
+    async with simulated() as exchange:
+        timing = FeedTiming(**{**as_options(FeedTiming.accelerated(SPEED)), "renew_seconds": 0.4})
+        async with make_feed(exchange, timing) as feed:
+            before = exchange.requests
+            candles = candles_of(await collect(feed, 60))
+            assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(60)]
+            assert feed.state().reconnects >= 3
+            assert len(exchange.sockets.sessions) <= 2
+            # No candle was missed, so REST was asked for the backfill and the rolling reread only.
+            assert exchange.requests - before < 30
+
+
+async def test_dials_are_kept_within_their_budget() -> None:
+    async with simulated() as exchange:
+        timing = FeedTiming(
+            **{**as_options(FeedTiming.accelerated(SPEED)), "dials_per_window": 4, "dial_window_seconds": 60}
+        )
+        async with make_feed(exchange, timing) as feed:
+            exchange.book.add(Fault("ws_status", 0, 10**9, {"status": 503}))
+            await collect(feed, 40)
+            assert feed.state().reconnects <= 3
+
+
+def as_options(timing: FeedTiming) -> dict[str, Any]:
+    return {name: getattr(timing, name) for name in timing.__slots__}
+
+
+async def test_leaving_takes_less_than_five_seconds_though_the_exchange_answers_nothing() -> None:
+    async with simulated() as exchange:
+        feed = make_feed(exchange, FeedTiming(speed=SPEED))
+        async with feed:
+            await collect(feed, 10)
+            exchange.book.add(Fault("cut", 0, 10**9))
+            started = time.monotonic()
+        assert time.monotonic() - started < 5
+        assert not [task for task in asyncio.all_tasks() if "ETH/USDT" in task.get_name()]
+
+
+async def test_failures_29_leaving_while_rest_is_being_asked_leaves_nothing_open_and_prints_nothing() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-m", "tests.service.feed.leave_early",
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    lines = [line for line in err.decode().splitlines() if not line.startswith("Executing ")]
+    assert lines == []
+    assert out.decode().strip() == "left cleanly"
+    assert process.returncode == 0
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+
+async def test_random_faults_end_in_the_truth() -> None:
+    await each_rehearsed(*(random_plan(seed, 30) for seed in range(6)), seconds=30, recovery_seconds=20)
+
+
+async def test_one_seed_gives_one_identical_run() -> None:
+    plan = random_plan(7, 20)
+    runs = await each_rehearsed(plan, plan, seconds=20, seed=7, start_ms=1_790_000_000_000)
+    one, other = ({t: (c.open, c.close, c.volume) for t, c in run.stored.items()} for run in runs)
+    shared = one.keys() & other.keys()
+    assert len(shared) > 30
+    assert all(one[time] == other[time] for time in shared)
+
+
+def test_the_script_holds_every_fault_there_is() -> None:
+    assert {fault.kind for fault in scripted_plan()} == set(KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_ten_minutes_with_every_fault_end_in_the_truth() -> None:
+    result = await rehearsed(*scripted_plan(600), seconds=600, speed=10.0)
+    assert len(result.gaps) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_000)
+async def test_two_hundred_random_plans_end_in_the_truth() -> None:
+    for first in range(0, 200, 4):
+        plans = (random_plan(seed, 60) for seed in range(first, first + 4))
+        await each_rehearsed(*plans, seconds=60, seed=first, recovery_seconds=20)
