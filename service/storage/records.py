@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import BindParameter, ColumnElement, Integer, Select, Table, bindparam, cast, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -126,6 +126,14 @@ class SqlRecordStore(RecordStore):
                 points += await bucket_means(connection, market, fields, bucket_ms, start, stop)
                 start = stop
         return points
+
+    async def newest_time(self, what: Literal["candles", "predictions", "steps"], market: str) -> int | None:
+        """Return the last open_time there is, of the market's newest run where that matters."""
+        table = {"candles": candles, "predictions": predictions, "steps": steps}[what]
+        mine = candles.c.market == market if table is candles else of_newest_run(table, market)
+        async with self.database.reading() as connection:
+            newest: int | None = (await connection.execute(select(func.max(table.c.open_time)).where(mine))).scalar()
+        return newest
 
     async def prune(self, older_than_ms: int) -> int:
         """Delete candles, predictions, steps and events from before this UTC time; returns how many rows went."""

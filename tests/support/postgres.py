@@ -80,7 +80,7 @@ class PostgresCluster:
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", GUARD, "guard", self.folder, *server],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.folder, start_new_session=True,
-                **self._identity(),
+                **self.identity(),
             )  # fmt: skip
         self._wait_until_ready()
 
@@ -149,6 +149,17 @@ class PostgresCluster:
         finally:
             self.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
+    def identity(self) -> dict[str, Any]:
+        """Return the arguments that make subprocess start a program as the server's user."""
+        return {} if self.user is None else {"user": self.user, "group": self.group, "extra_groups": []}
+
+    def give(self, *paths: Path) -> None:
+        """Make files and folders readable by the server's user only."""
+        for path in paths:
+            path.chmod(0o700)
+            if self.user is not None:
+                os.chown(path, self.user, self.group or -1)
+
     def close(self) -> None:
         """Stop for certain and leave nothing behind."""
         try:
@@ -166,24 +177,18 @@ class PostgresCluster:
     def _initialise(self) -> None:
         secret = self.folder / "password"
         secret.write_text(self.password)
-        for path in (self.folder, secret):
-            path.chmod(0o700)
-            if self.user is not None:
-                os.chown(path, self.user, self.group or -1)
+        self.give(self.folder, secret)
         command: list[str | Path] = [
             self.binaries / "initdb", "-D", self.data, "-U", USER, "--auth=scram-sha-256", f"--pwfile={secret}",
             "--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._identity())
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60, **self.identity())
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stdout}{done.stderr}")
         with (self.data / "postgresql.conf").open("a") as conf:
             # The machine does not crash during tests: what the server wrote survives its own end without fsync.
             conf.write("fsync = off\nfull_page_writes = off\nshared_buffers = 64MB\nlisten_addresses = '127.0.0.1'\n")
             conf.write("max_connections = 60\nautovacuum_naptime = 10s\nunix_socket_permissions = 0700\n")
-
-    def _identity(self) -> dict[str, Any]:
-        return {} if self.user is None else {"user": self.user, "group": self.group, "extra_groups": []}
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
