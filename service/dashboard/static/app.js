@@ -217,7 +217,10 @@ function draw() {
   view.renderStrip(said);
   view.renderFeed(said.feed, ageMs);
   if (market === null) return;
-  once("next", [market.predictions.last, market.candles.last], () => view.renderNext(market));
+  once("next", [market.predictions.last, market.candles.last, market.status?.phase], () => {
+    view.renderNext(market);
+    view.renderMade(market);
+  });
   once("steps", [market.steps.last, market.steps.generation, market.model, market.status], () => {
     view.renderResults(market);
     view.renderRecent(market);
@@ -230,8 +233,8 @@ function draw() {
 
 function drawCharts(market) {
   const { price, loss, norm } = page.charts;
-  const price_keys = [market.candles.last, market.candles.generation, market.predictions.last, market.predictions.generation];
-  once("price", [...price_keys, market.events.length], () => price.draw(market));
+  const shown = [market.candles.last, market.candles.generation, market.predictions.last, market.predictions.generation];
+  once("price", [...shown, market.events.length], () => price.draw(market));
   once("loss", [market.series.last, market.series.generation, market.score], () => loss.draw(market, view.bestBaseline(market.score)));
   once("norm", [market.series.last, market.series.generation], () => norm.draw(market));
 }

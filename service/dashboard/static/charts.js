@@ -240,7 +240,7 @@ export class LossChart extends LineChart {
 export class NormChart extends LineChart {
   constructor(library, element) {
     const lines = [
-      { field: "grad_norm", colour: "other", positive: true },
+      { field: "grad_norm", colour: "other", positive: true, width: 4 },
       { field: "grad_norm_clipped", colour: "flame", positive: true },
     ];
     super(library, element, lines, { type: "price", precision: 3, minMove: 0.001 });

@@ -5,6 +5,7 @@ import { GLYPHS, isNumber } from "./format.js";
 
 const RESULTS = 40;
 const RECENT = 12;
+const MEMBERS = 6;
 
 const find = (id) => document.getElementById(id);
 
@@ -29,6 +30,8 @@ export function renderNext(market) {
   const lastClose = market.candles.last?.close;
   const digits = format.priceDigits(market.candles.items.slice(-50));
   const direction = prediction?.direction ?? null;
+  // History is told candle by candle too; its forecasts were for candles long closed.
+  write("next-title", market.status?.phase === "warming_up" ? "Next candle, replaying history" : "Next candle");
   find("call").dataset.direction = direction ?? "none";
   write("next-time", prediction ? `${format.clock(prediction.open_time)} UTC` : "–");
   write("call-glyph", GLYPHS[direction] ?? "·");
@@ -40,7 +43,8 @@ export function renderNext(market) {
   write("next-close", `${format.fixed(prediction?.close, digits)}${moved}`);
   write("next-interval", prediction
     ? `${format.fixed(prediction.close_low, digits)} – ${format.fixed(prediction.close_high, digits)}` : "–");
-  write("trend-label", isNumber(prediction?.trend?.horizon) ? `Up after ${prediction.trend.horizon}` : "Trend");
+  const horizon = prediction?.trend?.horizon;
+  write("trend-label", isNumber(horizon) ? `Higher after ${horizon} candles` : "Trend");
   write("next-trend", format.percent(prediction?.trend?.p_up));
 }
 
@@ -51,6 +55,32 @@ function renderOdds(prediction) {
     row.querySelector(".value").textContent = format.percent(chance);
     row.toggleAttribute("data-called", prediction?.direction === row.dataset.direction);
   }
+}
+
+// The members of the mixture that count most.
+export function renderMade(market) {
+  const weights = Object.entries(market.predictions.last?.weights ?? {}).filter(([, weight]) => isNumber(weight));
+  const most = weights.sort((a, b) => b[1] - a[1]).slice(0, MEMBERS);
+  const list = find("made");
+  while (list.children.length < most.length) list.append(madeRow());
+  while (list.children.length > most.length) list.lastChild.remove();
+  most.forEach(([name, weight], i) => {
+    const [label, bar, value] = list.children[i].children;
+    label.textContent = name;
+    bar.firstChild.style.transform = `scaleX(${Math.min(1, Math.max(0, weight))})`;
+    value.textContent = format.percent(weight);
+  });
+}
+
+function madeRow() {
+  const row = document.createElement("div");
+  const bar = make("dd", "");
+  bar.className = "bar";
+  bar.append(document.createElement("i"));
+  const value = make("dd", "");
+  value.className = "value";
+  row.append(make("dt", ""), bar, value);
+  return row;
 }
 
 export function renderResults(market) {

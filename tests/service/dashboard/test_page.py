@@ -58,6 +58,15 @@ def _results(stub: StubService) -> str:
     return f"{sum(step['correct'] for step in judged)} of the last 40 right"
 
 
+def test_shows_which_members_of_the_mixture_count(open_page: OpenPage, stub: StubService) -> None:
+    page = open_page(stub.url)
+    following(page, stub)
+    rows = page.locator("#made > div")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("network")
+    expect(rows.first).to_contain_text("70.0 %")
+
+
 def test_draws_candles_and_forecast(open_page: OpenPage, stub: StubService, charts_built: None) -> None:
     page = open_page(stub.url, color_scheme="dark")
     following(page, stub)
