@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Self
 
 from service.feed.assembler import Assembler, AssemblerRules
@@ -100,7 +100,7 @@ class ExchangeFeed:
 
     # --- candles ------------------------------------------------------------------------------------------------------
 
-    async def stream(self, after: int | None, backfill: int) -> AsyncIterator[FeedItem]:
+    async def stream(self, after: int | None, backfill: int) -> AsyncGenerator[FeedItem, None]:
         """Yield for ever, as service.ports.CandleFeed.stream says; one stream at a time."""
         assembler, first_gap = self._assemble(after, backfill)
         self._assembler = assembler

@@ -15,7 +15,10 @@ from tests.service.feed.rehearsal import make_feed
 
 async def main() -> None:
     async with SimulatedExchange(speed=20) as exchange:
-        async with make_feed(exchange, FeedTiming(speed=20)) as feed, contextlib.aclosing(feed.stream(None, 3_000)) as stream:
+        async with (
+            make_feed(exchange, FeedTiming(speed=20)) as feed,
+            contextlib.aclosing(feed.stream(None, 3_000)) as stream,
+        ):
             for _ in range(20):
                 await anext(stream)
             exchange.book.add(Fault("rest_stall", 0, 10**9))

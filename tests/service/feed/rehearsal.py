@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,18 +104,17 @@ async def rehearse(
         SimulatedExchange(speed=speed, seed=seed, start_ms=start_ms) as exchange,
         make_feed(exchange, timing) as feed,
     ):
-        stream = feed.stream(None, backfill)
         begun = exchange.since_start()
         for fault in faults:
             exchange.book.add(replace(fault, at_ms=int(begun) + fault.at_ms))
         ends = max([begun + _end_ms(fault) for fault in faults], default=begun)
         until = max(begun + seconds * 1_000, ends) + recovery_seconds * 1_000
-        async with contextlib.aclosing(stream):
-            while exchange.since_start() < until:
-                with contextlib.suppress(TimeoutError):
-                    item = await asyncio.wait_for(anext(stream), 5)
-                    result.take(item)
-                    _note_recovery(result, exchange, item, ends)
+        consumer = asyncio.create_task(_consume(result, exchange, feed.stream(None, backfill), ends))
+        while exchange.since_start() < until and not consumer.done():
+            await asyncio.wait([consumer], timeout=(until - exchange.since_start()) / 1_000 / speed)
+        consumer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await consumer
         result.state = feed.state()
         result.requests = exchange.requests
         return result, result.compare(exchange)
@@ -125,11 +124,15 @@ def _end_ms(fault: Fault) -> int:
     return fault.at_ms + max(fault.lasts_ms, 1_000 * fault.option("count", 0) + 1_000)
 
 
-def _note_recovery(result: Rehearsal, exchange: SimulatedExchange, item: FeedItem, ends: float) -> None:
-    if result.recovered_ms is None and isinstance(item, Candle) and exchange.since_start() > ends:
-        age = exchange.clock.now_ms() - item.open_time - 1_000
-        if age < 2_500:
-            result.recovered_ms = exchange.since_start() - ends
+async def _consume(
+    result: Rehearsal, exchange: SimulatedExchange, stream: AsyncGenerator[FeedItem, None], ends: float
+) -> None:
+    async with contextlib.aclosing(stream):
+        async for item in stream:
+            result.take(item)
+            age = exchange.clock.now_ms() - item.open_time - 1_000 if isinstance(item, Candle) else float("inf")
+            if result.recovered_ms is None and exchange.since_start() > ends and age < 2_500:
+                result.recovered_ms = exchange.since_start() - ends
 
 
 def scripted_plan(seconds: int = 600) -> list[Fault]:
