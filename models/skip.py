@@ -15,24 +15,26 @@ from torch import Tensor, nn
 class RecursiveLinear(nn.Module):
     """y = w x, starting at zero, with ``covariance`` P (inputs, inputs) of w; ``prior`` is its starting diagonal.
 
+    With ``outputs`` w is (outputs, inputs): one row an output, all sharing P and therefore one curvature.
     After a forward with ``remember`` the layer holds ``inputs`` and wants ``curvature`` to be set before the step.
     """
 
     covariance: Tensor
 
-    def __init__(self, prior: Tensor, forgetting: float = 1.0) -> None:
+    def __init__(self, prior: Tensor, forgetting: float = 1.0, outputs: int | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(len(prior), dtype=torch.float64))
+        shape = (len(prior),) if outputs is None else (outputs, len(prior))
+        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("covariance", torch.diag(prior.double()))
         self.forgetting = forgetting
         self.inputs: Tensor | None = None
         self.curvature: Tensor | float = 0.0
 
     def forward(self, inputs: Tensor, remember: bool = True) -> Tensor:
-        """Answer the scalar output for ``inputs`` (inputs,) in float64."""
+        """Answer the output, scalar or (outputs,), for ``inputs`` (inputs,) in float64."""
         if remember:
             self.inputs = inputs
-        return torch.dot(self.weight, inputs)
+        return torch.matmul(self.weight, inputs)
 
     @torch.no_grad()
     def variance(self, inputs: Tensor) -> Tensor:
@@ -52,5 +54,5 @@ class RecursiveLinear(nn.Module):
         self.covariance.sub_(torch.outer(reach, reach))
         if self.forgetting != 1.0:
             self.covariance.div_(self.forgetting)
-        self.weight.sub_(torch.mv(self.covariance, gradient))
+        self.weight.sub_(torch.matmul(self.covariance, gradient.t()).t())
         self.inputs, self.weight.grad = None, None
