@@ -126,10 +126,9 @@ class PostgresCluster:
 
     def run(self, command: Sequence[str | Path]) -> str:
         """Run one of PostgreSQL's own programs against this server; returns its output, raises on failure."""
-        server = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": USER, "PGPASSWORD": self.password}
         done = subprocess.run(
             [self.binaries / command[0], *command[1:]],
-            env=os.environ | server,
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=60,
@@ -137,6 +136,16 @@ class PostgresCluster:
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()}")
         return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which PostgreSQL's programs are found and find this server."""
+        return os.environ | {
+            "PATH": f"{self.binaries}:{os.environ['PATH']}",
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(self.port),
+            "PGUSER": USER,
+            "PGPASSWORD": self.password,
+        }
 
     @contextmanager
     def database(self, migrated: bool = True) -> Iterator[str]:
