@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -36,14 +37,30 @@ FILES = {
 """File below node_modules: where it goes below ``static/vendor``."""
 
 
+Install = Callable[[Path, Path], Path]
+
+
 class BuildFailed(Exception):
     """The third-party files could not be fetched; one clear line for people."""
 
 
-def build(folder: Path = FOLDER, vendor: Path = VENDOR) -> bool:
+def install(folder: Path, scratch: Path) -> Path:
+    """Install what ``folder``'s lock pins below ``scratch``; return its node_modules. Raises BuildFailed."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(folder / name, scratch / name)
+    # Install scripts stay off: none of the files needs one, and one package's only reports usage to its makers.
+    arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    status, output = _npm(arguments, scratch)
+    if status != 0:
+        first = output.strip().splitlines()[:1] or ["no message"]
+        raise BuildFailed(f"npm ci ended with status {status}: {first[0]}")
+    return scratch / "node_modules"
+
+
+def build(folder: Path = FOLDER, vendor: Path = VENDOR, install: Install = install) -> bool:
     """Put the pinned files into ``vendor``; return False when they were there already.
 
-    The folder appears whole or not at all. Raises BuildFailed.
+    The folder appears whole or not at all; after a failure it is as it was. Raises BuildFailed.
     """
     wanted = _manifest(folder)
     if _is_current(vendor, wanted):
@@ -52,19 +69,14 @@ def build(folder: Path = FOLDER, vendor: Path = VENDOR) -> bool:
         vendor.parent.mkdir(parents=True, exist_ok=True)
         # Beside its destination, not in /tmp: a rename does not cross file systems.
         with tempfile.TemporaryDirectory(prefix=".vendor-", dir=vendor.parent) as scratch:
-            _fill(folder, Path(scratch), vendor, wanted)
+            fresh = Path(scratch) / "fresh"
+            _copy(install(folder, Path(scratch)), fresh)
+            (fresh / MANIFEST).write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+            shutil.rmtree(vendor, ignore_errors=True)
+            fresh.rename(vendor)
     except OSError as error:
         raise BuildFailed(f"{error.filename or vendor} cannot be written: {error.strerror}") from error
     return True
-
-
-def _fill(folder: Path, scratch: Path, vendor: Path, wanted: dict[str, str]) -> None:
-    modules = _install(folder, scratch)
-    fresh = scratch / "fresh"
-    _copy(modules, fresh)
-    (fresh / MANIFEST).write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(vendor, ignore_errors=True)
-    fresh.rename(vendor)
 
 
 def _manifest(folder: Path) -> dict[str, str]:
@@ -82,18 +94,6 @@ def _is_current(vendor: Path, wanted: dict[str, str]) -> bool:
     except (OSError, ValueError):
         return False
     return bool(found == wanted) and all((vendor / target).is_file() for target in FILES.values())
-
-
-def _install(folder: Path, scratch: Path) -> Path:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(folder / name, scratch / name)
-    # Install scripts stay off: none of the files needs one, and one package's only reports usage to its makers.
-    arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-    status, output = _npm(arguments, scratch)
-    if status != 0:
-        last = output.strip().splitlines()[-1:] or ["no message"]
-        raise BuildFailed(f"npm ci ended with status {status}: {last[0]}")
-    return scratch / "node_modules"
 
 
 def _npm(arguments: list[str], cwd: Path) -> tuple[int, str]:
