@@ -185,8 +185,9 @@ def serve(connection: Connection, server: LearnerServer) -> None:
 
 
 def main(fd: int) -> None:
-    """Serve on the inherited socket ``fd``. Ctrl-C is the parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve on the inherited socket ``fd``; Ctrl-C and SIGTERM, sent to the whole group, are the parent's."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=fd) as sock:
         try:
             serve(Connection(sock), LearnerServer())

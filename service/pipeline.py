@@ -40,6 +40,9 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 REPLAY_PAGE = 1000
+RETRY_SECONDS = 0.02
+"""Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
+
 BEHIND_CANDLES = 5
 """A learner further behind the feed than this is not live: its prediction is about the past."""
 
@@ -252,6 +255,7 @@ class MarketPipeline:
             try:
                 return await call(*args)
             except LearnerUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
                 await self._worker.ready()
 
     # --- what the API sees ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -21,6 +21,9 @@ from service.learner_process import HEADER, LearnReply, Reply, Request, decode, 
 from service.ports import CheckpointRefused, LearnerUnavailable, LivewickError
 
 log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 0.02
+"""Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
 
 
 class LearnerKeepsDying(LivewickError):
@@ -109,6 +112,7 @@ class LearnerWorker:
             try:
                 description = await self._start(checkpoint)
             except LearnerUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._base, self._loaded = checkpoint, True
             self._journal.clear()
@@ -279,8 +283,8 @@ class _Replies(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes no other  # nosec B101
-        self._transport = transport
+        # uvloop's transports are Transports in all but class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
