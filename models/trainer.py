@@ -45,8 +45,8 @@ class Trainer:
         self.clip_norm, self.precision = clip_norm, precision
         self.device_type = torch.device(device).type
         self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        # bf16 has the range of fp32; only fp16 needs its gradients scaled.
-        self.scaler = torch.amp.GradScaler(self.device_type, enabled=precision == "fp16")
+        # bf16 has the range of fp32; only fp16 needs scaling, from a modest scale: every overflow costs a step.
+        self.scaler = torch.amp.GradScaler(self.device_type, init_scale=1024.0, enabled=precision == "fp16")
 
     def train_step(self, loss_of: Callable[[], Tensor]) -> TrainStep:
         """Take one step on the loss that ``loss_of`` computes in a fresh forward.
