@@ -40,7 +40,7 @@ export class Api {
   async once(method, path, query) {
     const filled = Object.entries(query).filter(([, value]) => value !== null && value !== undefined);
     const search = new URLSearchParams(filled);
-    const headers = this.key ? { Authorization: `Bearer ${this.key}` } : {};
+    const headers = this.key ? { Authorization: `Bearer ${bytesOf(this.key)}` } : {};
     const address = search.size ? `${path}?${search}` : path;
     const answer = await reach(address, { method, headers, cache: "no-store", signal: AbortSignal.timeout(15_000) });
     if (answer.status === 401) throw new Unauthorized();
@@ -53,9 +53,14 @@ export class Api {
   // Several calls may find out at once that a key is needed; they share one question.
   async renewKey() {
     this.asking ??= this.askForKey(this.key !== null).finally(() => (this.asking = null));
-    this.key = await this.asking;
+    this.key = (await this.asking).trim();
     sessionStorage.setItem(STORED, this.key);
   }
+}
+
+// A header is bytes: a key beyond Latin-1 goes as its UTF-8, which is what the service compares.
+function bytesOf(key) {
+  return String.fromCharCode(...new TextEncoder().encode(key));
 }
 
 async function reach(address, options) {

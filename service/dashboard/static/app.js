@@ -16,6 +16,7 @@ const PAGES = 5;
 // What was told shortly before the socket opened may reach the database only this much later.
 const STORED_AFTER_MS = 2500;
 const TAIL = 120;
+const FIRST_FRAME_MS = 3000;
 
 const page = {
   market: null,
@@ -55,18 +56,20 @@ async function startCharts() {
 async function pollMarkets() {
   try {
     readMarkets(await api.get("/markets"));
-    page.link.error = null;
   } catch (error) {
     if (!(error instanceof Unavailable)) throw error;
     page.link.error = `Not ready: ${error.message}`;
+  } finally {
+    setTimeout(pollMarkets, page.market?.status?.phase === "live" ? 5000 : 1000);
   }
-  setTimeout(pollMarkets, page.market?.status?.phase === "live" ? 5000 : 1000);
 }
 
 function readMarkets(answer) {
   const items = answer.markets;
   page.names = items.map((item) => item.market);
-  if (page.market === null && items.length) choose(items[0].market);
+  page.link.error = items.length ? null : "The service is starting; it follows no market yet.";
+  // Which exchange it is may be decided late, or anew after a restart.
+  if (items.length && !page.names.includes(page.market?.name)) choose(items[0].market);
   view.renderMarkets(page.names, page.market?.name);
   const status = items.find((item) => item.market === page.market?.name);
   if (status === undefined) return;
@@ -139,7 +142,7 @@ async function reload() {
 }
 
 async function load(market) {
-  const newest = market.candles.last?.open_time ?? market.status?.feed?.last_open_time;
+  const newest = await newestLearned(market);
   const first = isNumber(newest) ? newest - HISTORY * page.intervalMs : null;
   const bucket = (BUCKET_CANDLES * page.intervalMs) / 1000;
   const fields = "loss,grad_norm,grad_norm_clipped";
@@ -153,6 +156,15 @@ async function load(market) {
   clearTimeout(page.tail);
   page.tail = setTimeout(() => loadTail(market), STORED_AFTER_MS);
   await Promise.all([loadScore(), loadModel(), loadEvents(market, first)]);
+}
+
+// While history is being learned, the feed is far ahead of it: then the first frame tells how far it is.
+async function newestLearned(market) {
+  const deadline = performance.now() + FIRST_FRAME_MS;
+  while (market.candles.last === null && market.status?.phase === "warming_up" && performance.now() < deadline) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return market.candles.last?.open_time ?? market.status?.feed?.last_open_time;
 }
 
 async function loadRecords(market, start) {

@@ -37,6 +37,7 @@ class StubService:
         self.key = key
         self.static = static
         self.random = random.Random(seed)
+        self.market = MARKET
         self.candles: list[Json] = []
         self.predictions: list[Json] = []
         self.steps: list[Json] = []
@@ -49,6 +50,7 @@ class StubService:
         self.sockets: set[WebSocket] = set()
         self.refusing = False
         self.unwritten = 0
+        self.feed_ahead_ms = 0
         self.status: Json = {"phase": "live", "reason": "", "simulated": False, "age_ms": 400, "done": 0, "total": 0}
         self.verdict = "undecided"
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -68,7 +70,7 @@ class StubService:
         high = round(max(last, close) + self.random.choice((0, 0.01, 0.02)), 2)
         low = round(min(last, close) - self.random.choice((0, 0.01, 0.02)), 2)
         time = START + 1000 * len(self.candles)
-        candle = {"market": MARKET, "open_time": time, "open": last, "high": high, "low": low, "close": close}
+        candle = {"market": self.market, "open_time": time, "open": last, "high": high, "low": low, "close": close}
         candle |= {"volume": 1.5, "source": "live"}
         label = "up" if close > last else "down" if close < last else "flat"
         self.candles.append(candle)
@@ -84,7 +86,7 @@ class StubService:
         down, flat, up = (weight / sum(weights) for weight in weights)
         direction = DIRECTIONS[max(range(3), key=lambda i: (down, flat, up)[i])]
         return {
-            "market": MARKET, "open_time": time, "made_at": time + 40, "step": len(self.steps),
+            "market": self.market, "open_time": time, "made_at": time + 40, "step": len(self.steps),
             "p_down": down, "p_flat": flat, "p_up": up, "direction": direction,
             "close": close + round((up - down) * 0.03, 4), "close_low": close - 0.05, "close_high": close + 0.052,
             "trend": {"horizon": 60, "p_up": 0.52}, "weights": {"network": 0.7, "linear": 0.3},
@@ -94,7 +96,7 @@ class StubService:
     def _step(self, time: int, label: str, previous: Json | None) -> Json:
         norm = self.random.lognormvariate(0, 0.7)
         return {
-            "market": MARKET, "open_time": time, "source": "live", "step": len(self.steps) + 1,
+            "market": self.market, "open_time": time, "source": "live", "step": len(self.steps) + 1,
             "loss": -math.log(previous[f"p_{label}"]) if previous else None, "train_loss": 1.02,
             "correct": previous["direction"] == label if previous else None, "trend_correct": None,
             "direction": previous["direction"] if previous else None, "label": label,
@@ -104,13 +106,13 @@ class StubService:
 
     def event(self, kind: str, **detail: Any) -> None:
         at = self.candles[-1]["open_time"] + 1000
-        self.events.append({"market": MARKET, "kind": kind, "detail": detail, "at": at})
+        self.events.append({"market": self.market, "kind": kind, "detail": detail, "at": at})
         self.tell("event", kind=kind, detail=detail, at=at)
 
     def tell(self, kind: str, /, **body: Any) -> None:
         """Number a frame, keep it for ``after=`` and send it to every socket."""
         self.seq += 1
-        frame = {"type": kind, "seq": self.seq, "market": MARKET, **body}
+        frame = {"type": kind, "seq": self.seq, "market": self.market, **body}
         self.frames.append(frame)
         self.send_text(json.dumps(frame))
 
@@ -163,10 +165,15 @@ class StubService:
         return respond
 
     def markets(self, request: Request) -> Json:
-        last = self.candles[-1]["open_time"] if self.candles else None
+        last = self.candles[-1]["open_time"] + self.feed_ahead_ms if self.candles else None
         feed = {"exchange": "simulated", "simulated": self.status["simulated"], "status": "live", "detail": ""}
         feed |= {"last_open_time": last, "age_ms": self.status["age_ms"], "lag_ms": 12.0}
-        status = {"market": MARKET, "interval_ms": 1000, "phase": self.status["phase"], "reason": self.status["reason"]}
+        status = {
+            "market": self.market,
+            "interval_ms": 1000,
+            "phase": self.status["phase"],
+            "reason": self.status["reason"],
+        }
         status |= {"feed": feed, "simulated": self.status["simulated"]}
         status |= {
             "warmup": {"done": self.status["done"], "total": self.status["total"]},
@@ -209,13 +216,19 @@ class StubService:
         baselines["persistence"] = {"accuracy": None, "log_loss": None, "close_mae": 0.02}
         skill = {name: 1 - model["log_loss"] / loss for name, loss in losses.items()}
         return {
-            "market": MARKET, "window": request.query_params["window"], "candles": len(self.steps), "moved": 0.61,
+            "market": self.market, "window": request.query_params["window"], "candles": len(self.steps), "moved": 0.61,
             "share": {"down": 0.3, "flat": 0.39, "up": 0.31}, "model": model, "baselines": baselines, "skill": skill,
             "accuracy_interval": [0.451, 0.523], "verdict": self.verdict,
         }  # fmt: skip
 
     def model(self, request: Request) -> Json:
-        return {"market": MARKET, "parameters": 38_400, "device": "cpu", "precision": "fp32", "step": len(self.steps)}
+        return {
+            "market": self.market,
+            "parameters": 38_400,
+            "device": "cpu",
+            "precision": "fp32",
+            "step": len(self.steps),
+        }
 
     async def follow(self, socket: WebSocket) -> None:
         await socket.accept()
@@ -223,7 +236,7 @@ class StubService:
         self.afters.append(after)
         if self.key is not None:
             self.auths.append(await socket.receive_json())
-        await socket.send_json({"type": "hello", "protocol": 1, "seq": self.seq, "markets": [MARKET]})
+        await socket.send_json({"type": "hello", "protocol": 1, "seq": self.seq, "markets": [self.market]})
         if after is not None:
             for frame in [frame for frame in self.frames if frame["seq"] > int(after)]:
                 await socket.send_json(frame)

@@ -201,6 +201,24 @@ def test_shows_warm_up_progress_until_live(open_page: OpenPage, stub: StubServic
     expect(page.locator("#strip-progress")).to_be_hidden()
 
 
+def test_history_already_learned_is_shown_during_warm_up(open_page: OpenPage, stub: StubService) -> None:
+    stub.status |= {"phase": "warming_up", "done": 200, "total": 3600}
+    stub.feed_ahead_ms = 3_400_000
+    page = open_page(stub.url)
+    eventually(lambda: len(stub.sockets) > 0)
+    stub.close_candles(1)
+    expect(page.locator("#recent-table tbody tr").nth(11)).to_contain_text(clock(stub, ahead=-12))
+    expect(page.locator("#fact-skipped")).to_have_text("0 of 201")
+
+
+def test_another_market_after_a_restart_is_followed(open_page: OpenPage, stub: StubService) -> None:
+    page = open_page(stub.url, expected=NO_SOCKET)
+    following(page, stub)
+    stub.market = "binance:ETH/USDT"
+    stub.drop_sockets()
+    expect(page.locator("#market")).to_have_value("binance:ETH/USDT", timeout=10_000)
+
+
 def test_says_when_the_feed_is_stale(open_page: OpenPage, stub: StubService) -> None:
     stub.status |= {"phase": "stale", "reason": "No candle for 12 s."}
     page = open_page(stub.url)

@@ -83,7 +83,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def guarded_service() -> Iterator[Service]:
-    yield from served(Service("sesame"))
+    yield from served(Service("sésame-钥匙"))
 
 
 def clock(index: int) -> str:
@@ -119,7 +119,7 @@ def test_page_resumes_on_the_real_broadcaster(open_page: OpenPage, service: Serv
 
 def test_page_opens_with_a_key(open_page: OpenPage, guarded_service: Service) -> None:
     page = open_page(guarded_service.url, expected=("401", "WebSocket connection"))
-    page.locator("#key").fill("sesame")
+    page.locator("#key").fill("sésame-钥匙 ")
     page.get_by_role("button", name="Open").click()
     eventually(lambda: guarded_service.broadcaster.subscribers == 1)
     guarded_service.close_candle(COUNT)
