@@ -53,7 +53,10 @@ class ExchangeClient:
         self._on_malformed = on_malformed
         self._timing = timing
         self._bug: Exception | None = None
-        self.api: Any = _listening(base, self)(base.deep_extend(self._defaults(), config))
+        try:
+            self.api: Any = _listening(base, self)(base.deep_extend(self._defaults(), config))
+        except Exception as error:  # ccxt's constructor meets whatever the user wrote
+            raise ConfigurationError(f"ccxt does not take the given configuration: {error}") from error
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 

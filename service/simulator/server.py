@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
 
+from service.ports import ConfigurationError
 from service.simulator.admin import admin_routes
 from service.simulator.clock import SimulatedClock
 from service.simulator.faults import Fault, FaultBook
@@ -21,6 +23,7 @@ from service.simulator.sockets import Sockets
 from service.simulator.truth import Truth
 from service.simulator.wire import error, exchange_info
 
+_SYMBOL = re.compile(r"[A-Z0-9]+/[A-Z0-9]+")
 _DOWN_LOOK_SECONDS = 0.05
 
 
@@ -45,6 +48,9 @@ class SimulatedExchange:
         start_ms: int | None = None,
         faults: Sequence[Fault] = (),
     ) -> None:
+        for symbol in symbols:
+            if not _SYMBOL.fullmatch(symbol):
+                raise ConfigurationError(f"the simulated exchange has spot symbols like ETH/USDT, not {symbol!r}")
         self.host = host
         self.port = port
         self.clock = SimulatedClock(speed, start_ms)

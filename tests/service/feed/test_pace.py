@@ -1,0 +1,92 @@
+"""How long the feed waits after trouble."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from service.feed.pace import Backoff, DialBudget
+from service.feed.timing import FeedTiming
+from service.feed.trouble import Trouble, read_trouble
+
+TIMING = FeedTiming()
+
+
+def waits(trouble: Trouble, count: int, seed: int = 0) -> list[float]:
+    backoff = Backoff(TIMING, random.Random(seed))
+    return [backoff.failed(trouble) for _ in range(count)]
+
+
+def test_waits_double_up_to_a_ceiling_and_are_spread() -> None:
+    plain = waits(Trouble("down"), 12)
+    for number, wait in enumerate(plain):
+        usual = min(5.0, 0.25 * 2**number)
+        assert 0.8 * usual <= wait <= 1.2 * usual
+    assert plain != waits(Trouble("down"), 12, seed=1)
+
+
+def test_success_starts_over() -> None:
+    backoff = Backoff(TIMING, random.Random(0))
+    for _ in range(8):
+        backoff.failed(Trouble("down"))
+    backoff.succeeded()
+    assert backoff.failed(Trouble("down")) < 0.5
+
+
+def test_retry_after_is_honoured() -> None:
+    assert 30 <= waits(Trouble("limited", limited=True, retry_after_seconds=30), 1)[0] <= 31
+
+
+def test_a_limit_or_a_refusal_is_not_hammered() -> None:
+    assert min(waits(Trouble("limited", limited=True), 5)) >= 4
+    assert min(waits(Trouble("refused", refused=True), 5)) >= 8
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "refused", "limited"),
+    [
+        ("binance GET http://h:1/api 451  {}", "the exchange refuses this location (HTTP 451)", True, False),
+        ("451, message='Invalid response status', url='ws://h/s'", "the exchange refuses this location (HTTP 451)",
+         True, False),
+        ("binance GET http://h:1/api 403 Forbidden <html>", "the exchange refuses access (HTTP 403)", True, False),
+        ("binance GET http://h:1/api 429 Too Many {}", "the exchange limits our requests (HTTP 429)", False, True),
+        ("binance GET http://h:1/api 418 I'm a teapot {}", "the exchange limits our requests (HTTP 418)", False, True),
+        ("binance GET http://h:451/api?limit=429 500 {}", "Exception binance GET http://h:451/api?limit=429 500 {}", False, False),
+    ],
+)  # fmt: skip
+def test_trouble_is_read_from_what_ccxt_says_but_not_from_its_urls(
+    error: str, text: str, refused: bool, limited: bool
+) -> None:
+    trouble = read_trouble(Exception(error))
+    assert (trouble.text, trouble.refused, trouble.limited) == (text, refused, limited)
+
+
+def test_trouble_is_one_short_line() -> None:
+    text = read_trouble(ValueError("a\nb " * 200)).text
+    assert "\n" not in text
+    assert len(text) <= 200
+
+
+def test_the_wait_an_exchange_asks_for_is_read_from_its_answer() -> None:
+    error = Exception("binance GET http://h/ 429 Too Many Requests")
+    assert read_trouble(error, {"retry-after": "17"}).retry_after_seconds == 17
+    assert read_trouble(error, {"Retry-After": "soon"}).retry_after_seconds is None
+    assert read_trouble(Exception("500"), {"Retry-After": "17"}).retry_after_seconds is None
+
+
+def test_no_more_than_sixty_dials_pass_in_five_minutes() -> None:
+    now = [0.0]
+    budget = DialBudget(TIMING, lambda: now[0])
+    dials = []
+    while now[0] < 1_200:
+        wait = budget.wait_seconds()
+        if wait:
+            now[0] += wait
+            continue
+        budget.spend()
+        dials.append(now[0])
+        now[0] += 1.0
+    for start in dials:
+        assert sum(start <= dial < start + 300 for dial in dials) <= 60
+    assert len(dials) == 240
