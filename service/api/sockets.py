@@ -23,6 +23,7 @@ PING_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 MAX_CLIENT_FRAME_BYTES = 4096
 GOING_AWAY = 1001
+INVALID_DATA = 1007
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -141,6 +142,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if scope is not None:
             extensions = cast(dict[str, Any], scope["extensions"])
             extensions["livewick.abort"] = lambda: reset(self.transport)
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a message on; text that is not UTF-8 closes with 1007 (uvicorn would log a traceback as well)."""
+        if self.curr_msg_data_type == "text":
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.fail(INVALID_DATA)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
         """Close a client that did not answer a ping, and drop it if even that does not get through."""
