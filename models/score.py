@@ -129,14 +129,14 @@ class Tally:
 
 
 class Score:
-    """The scorecard of one run: totals for ever, the last SCORE_WINDOW_MAX candles one by one."""
+    """The scorecard of one run: totals for ever, the last ``capacity`` candles one by one."""
 
-    def __init__(self, market: str) -> None:
-        self.market = market
+    def __init__(self, market: str, capacity: int = SCORE_WINDOW_MAX) -> None:
+        self.market, self.capacity = market, capacity
         self.tallies = {False: Tally(), True: Tally()}  # by "live only"
         self.wealth = {False: Wealth(len(BASELINES)), True: Wealth(len(BASELINES))}
         self.first_live = 0
-        self._ring = np.zeros((SCORE_WINDOW_MAX, COLUMNS), np.float32)
+        self._ring = np.zeros((capacity, COLUMNS), np.float32)
 
     @property
     def candles(self) -> int:
@@ -148,7 +148,7 @@ class Score:
         row = scored.row()
         if self.tallies[True].candles == 0:
             self.first_live = self.candles
-        self._ring[self.candles % SCORE_WINDOW_MAX] = row
+        self._ring[self.candles % self.capacity] = row
         for live_only in (False, True) if scored.live else (False,):
             self.tallies[live_only].add(row[None])
             self.wealth[live_only].add(_differences(row[None]))
@@ -156,12 +156,12 @@ class Score:
     def card(self, window: int | None = None, live: bool = False) -> dict[str, Any]:
         """Give the contract's Score over the last ``window`` candles, None for all, JSON-ready.
 
-        Raises ValueError for a window outside 1..SCORE_WINDOW_MAX.
+        Raises ValueError for a window outside 1..capacity.
         """
         if window is None:
             return self._card("all", self.tallies[live], self.wealth[live], self.first_live if live else 0)
-        if not 1 <= window <= SCORE_WINDOW_MAX:
-            raise ValueError(f"window was {window}, not within 1..{SCORE_WINDOW_MAX}")
+        if not 1 <= window <= self.capacity:
+            raise ValueError(f"window was {window}, not within 1..{self.capacity}")
         rows = self.rows()
         if live:
             rows = rows[rows[:, _LIVE] > 0]
@@ -174,9 +174,9 @@ class Score:
 
     def rows(self) -> Rows:
         """Read the kept rows in order."""
-        if self.candles <= SCORE_WINDOW_MAX:
+        if self.candles <= self.capacity:
             return self._ring[: self.candles]
-        place = self.candles % SCORE_WINDOW_MAX
+        place = self.candles % self.capacity
         return np.concatenate((self._ring[place:], self._ring[:place]))
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Score:
             "tallies": [self.tallies[live].state_dict() for live in (False, True)],
             "wealth": [self.wealth[live].state_dict() for live in (False, True)],
             "first_live": self.first_live,
-            "rows": torch.from_numpy(self._ring[: min(self.candles, SCORE_WINDOW_MAX)].copy()),
+            "rows": torch.from_numpy(self._ring[: min(self.candles, self.capacity)].copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

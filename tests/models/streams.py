@@ -35,6 +35,8 @@ def stream(count: int, seed: int = 0, start: int = START) -> list[Candle]:
 def mirrored(candles: Sequence[Candle], centre: float = 100.0) -> list[Candle]:
     """Flip prices up and down around ``centre``."""
     return [
-        replace(c, open=2 * centre - c.open, high=2 * centre - c.low, low=2 * centre - c.high, close=2 * centre - c.close)
+        replace(
+            c, open=2 * centre - c.open, high=2 * centre - c.low, low=2 * centre - c.high, close=2 * centre - c.close
+        )
         for c in candles
     ]
