@@ -55,7 +55,7 @@ async def what_was_written_is_read_back_to_the_last_bit(store: RecordStore) -> N
     candle = make_candle(3, open=0.1 + 0.2, close=0.3, high=1.7976931348623157e307, low=tiny, volume=0.0)
     prediction = make_prediction(4, p_down=1 / 3, weights={"b": 1 / 7, "a": 1e-17}, simulated=True)
     step = make_step(3, loss=2.0**-1074, correct=None, skipped="gap", direction=None, label="flat", lag_ms=-0.1)
-    event = Event(MARKET, "gap", {"from": 1, "to": {"x": [1, None, 0.1]}}, 5)
+    event = Event(MARKET, "gap", {"from": 1, "to": {"x": [1, None, 0.1, "Ω \0"]}}, 5)
     await store.write(run, RecordBatch(candles=[candle], predictions=[prediction], steps=[step], events=[event]))
     assert await store.candles(MARKET, None, None, 10) == [candle]
     assert await store.predictions(MARKET, None, None, 10) == [prediction]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
+from weakref import WeakSet
 
 from sqlalchemy import URL, event, make_url, text
 from sqlalchemy.exc import ArgumentError
@@ -21,6 +22,7 @@ from service.ports import ConfigurationError
 from service.storage.errors import expected_trouble
 
 CONNECT_TIMEOUT_SECONDS = 3.5
+CLOSE_TIMEOUT_SECONDS = 2.0
 READ_TIMEOUT_SECONDS = 3.5
 WRITE_TIMEOUT_SECONDS = 8.0
 # Steps of SQLite's machine between two looks at the clock: a few milliseconds.
@@ -75,12 +77,12 @@ class Database:
 
     address: Address
     engine: AsyncEngine
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
     # SQLite has one writer; waiting here is cheaper and fairer than its busy loop.
     writer: asyncio.Lock = field(default_factory=asyncio.Lock)
     # By market: who writes makes sure of these first.
     leases: dict[str, Lease] = field(default_factory=dict)
-    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
-    write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -165,26 +167,26 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the database for the length of the context; nothing is asked of it yet (see ``Database.ping``)."""
     address = parse_url(url)
-    engine = make_engine(address)
+    async with open_engine(address) as engine:
+        yield Database(address, engine, read_timeout_seconds, write_timeout_seconds)
+
+
+@asynccontextmanager
+async def open_engine(address: Address, server_settings: Mapping[str, str] = POOLED) -> AsyncIterator[AsyncEngine]:
+    """Lend an engine and close its connections at the end, those that do not close in time by force."""
+    engine = make_engine(address, server_settings)
+    drivers: WeakSet[Any] = WeakSet()
+    event.listen(engine.sync_engine, "connect", lambda connection, _: drivers.add(connection.driver_connection))
     try:
-        yield Database(
-            address,
-            engine,
-            read_timeout_seconds=read_timeout_seconds,
-            write_timeout_seconds=write_timeout_seconds,
-        )
+        yield engine
     finally:
-        await dispose(engine)
-
-
-async def dispose(engine: AsyncEngine) -> None:
-    """Close every connection, giving up on those that do not close within a few seconds."""
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-            await engine.dispose()
-    except (TimeoutError, OSError):
-        # A database that hangs or is gone has no say in when this process ends.
-        engine.sync_engine.dispose(close=False)
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                await engine.dispose()
+        except (TimeoutError, OSError):
+            # A database that hangs or is gone has no say in when this process ends.
+            for driver in drivers:
+                driver.stop() if address.is_sqlite else driver.terminate()
 
 
 def make_engine(address: Address, server_settings: Mapping[str, str] = POOLED) -> AsyncEngine:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.ports import StoreUnavailable
-from service.storage.database import LASTING, Address, Database, Lease, dispose, make_engine
+from service.storage.database import LASTING, Database, Lease, open_engine
 from service.storage.errors import MarketTaken, expected_trouble
 from service.storage.locks import lock_key
 
@@ -36,24 +36,27 @@ async def market_lease(database: Database, market: str) -> AsyncIterator[Lease]:
     """
     if market in database.leases:
         raise MarketTaken(f"this process already trains {market}")
-    lease = make_lease(database, market)
-    try:
-        await lease.ensure()
-        database.leases[market] = lease
-        yield lease
-    finally:
-        if database.leases.get(market) is lease:
-            del database.leases[market]
-        await lease.release()
+    async with make_lease(database, market) as lease:
+        try:
+            await lease.ensure()
+            database.leases[market] = lease
+            yield lease
+        finally:
+            if database.leases.get(market) is lease:
+                del database.leases[market]
+            await lease.release()
 
 
-def make_lease(database: Database, market: str) -> FileLease | PostgresLease:
-    """Return a lease that is not held yet."""
+@asynccontextmanager
+async def make_lease(database: Database, market: str) -> AsyncIterator[FileLease | PostgresLease]:
+    """Lend a lease that is not held yet."""
     path = database.address.path
     if path is None:
-        return PostgresLease(database.address, market, database.read_timeout_seconds)
+        async with open_engine(database.address, LASTING) as engine:
+            yield PostgresLease(engine, database, market)
+        return
     locks = [lease.lock for lease in database.leases.values() if isinstance(lease, FileLease)]
-    return FileLease(path, locks[0] if locks else FileLock(path.with_name(path.name + ".lock"), thread_local=False))
+    yield FileLease(path, locks[0] if locks else FileLock(path.with_name(path.name + ".lock"), thread_local=False))
 
 
 class FileLease:
@@ -88,12 +91,13 @@ class FileLease:
 class PostgresLease:
     """An advisory lock on a connection of its own: PostgreSQL lets go of it when that connection ends."""
 
-    def __init__(self, address: Address, market: str, timeout_seconds: float) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._address = address
+    def __init__(self, engine: AsyncEngine, database: Database, market: str) -> None:
+        self._engine = engine
+        self._pgbouncer = database.address.pgbouncer
+        self._timeout_seconds = database.read_timeout_seconds
         self._market = market
         self._key = lock_key("lease", market)
-        self._engine: AsyncEngine | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._connection: AsyncConnection | None = None
         self._holder: tuple[int, str] | None = None
 
@@ -102,15 +106,16 @@ class PostgresLease:
 
         Raises StoreUnavailable when the database does not answer, MarketTaken when somebody else holds the lock.
         """
-        if self._connection is not None:
-            try:
-                with expected_trouble("answer"):
-                    async with asyncio.timeout(self._timeout_seconds):
-                        await self._connection.execute(text("SELECT 1"))
-                return
-            except StoreUnavailable:
-                await self._hang_up()
-        await self._take()
+        async with self._one_at_a_time:
+            if self._connection is not None:
+                try:
+                    with expected_trouble("answer"):
+                        async with asyncio.timeout(self._timeout_seconds):
+                            await self._connection.execute(text("SELECT 1"))
+                    return
+                except StoreUnavailable:
+                    await self._hang_up()
+            await self._take()
 
     async def release(self) -> None:
         """Let go, by ending the connection."""
@@ -126,10 +131,9 @@ class PostgresLease:
             raise
 
     async def _connect_and_lock(self) -> None:
-        self._engine = make_engine(self._address, LASTING)
         connection = await self._engine.connect()
         self._connection = connection
-        if self._address.pgbouncer:
+        if self._pgbouncer:
             # Only an open transaction keeps its connection to the server there.
             function = "pg_try_advisory_xact_lock"
             await connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
@@ -153,11 +157,8 @@ class PostgresLease:
         return ours.first() is not None
 
     async def _hang_up(self) -> None:
-        engine, self._engine = self._engine, None
         connection, self._connection = self._connection, None
         if connection is not None:
-            sync = connection.sync_connection
-            if sync is not None and not sync.invalidated:
+            if not connection.invalidated:
                 await connection.invalidate()
-        if engine is not None:
-            await dispose(engine)
+            await connection.close()

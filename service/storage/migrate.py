@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.ports import StoreUnavailable
-from service.storage.database import LASTING, Address, Database, dispose, make_engine, open_database, parse_url
+from service.storage.database import LASTING, Address, Database, open_database, open_engine, parse_url
 from service.storage.errors import SchemaMismatch, expected_trouble
 
 # Beside the package in the source tree and in an installed wheel alike.
@@ -69,17 +69,13 @@ async def check_schema_at(url: str) -> None:
 async def migration_connection(url: str, wait_seconds: float = WAIT_SECONDS) -> AsyncIterator[AsyncConnection]:
     """Lend the only connection that may migrate now, in one transaction, committed at the end."""
     address = parse_url(url)
-    engine = make_engine(address, LASTING)
-    try:
-        async with file_lock(address, wait_seconds):
-            with expected_trouble("migrate"):
-                async with engine.connect() as connection:
-                    connection = await connection.execution_options(livewick_write=True)
-                    async with connection.begin():
-                        await advisory_lock(connection, wait_seconds)
-                        yield connection
-    finally:
-        await dispose(engine)
+    async with file_lock(address, wait_seconds), open_engine(address, LASTING) as engine:
+        with expected_trouble("migrate"):
+            async with engine.connect() as connection:
+                connection = await connection.execution_options(livewick_write=True)
+                async with connection.begin():
+                    await advisory_lock(connection, wait_seconds)
+                    yield connection
 
 
 @asynccontextmanager
@@ -88,6 +84,8 @@ async def file_lock(address: Address, wait_seconds: float) -> AsyncIterator[None
     if address.path is None:
         yield
         return
+    with expected_trouble(f"open {address.path}"):
+        address.path.parent.mkdir(parents=True, exist_ok=True)
     lock = AsyncFileLock(address.path.with_name(address.path.name + ".migrate.lock"), timeout=wait_seconds)
     with expected_trouble("migrate"):
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import BindParameter, ColumnElement, Integer, Select, Table, bindparam, cast, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -26,6 +27,9 @@ STEP_FIELDS = tuple(field.name for field in fields(Step))
 PREDICTION_FIELDS = tuple(field.name for field in fields(Prediction) if field.name != "trend")
 # A step is worth keeping when one measurement in it is not a number: these columns then say NULL.
 STEP_MEASURES = tuple(column.name for column in steps.columns if column.nullable)
+# A few milliseconds of work.
+READ_ROWS = 500
+Record = TypeVar("Record")
 AVERAGED = {"accuracy": "correct", "trend_accuracy": "trend_correct"}
 
 
@@ -73,35 +77,33 @@ class SqlRecordStore(RecordStore):
         """Return the first ``limit`` candles from ``start`` (inclusive) to ``end`` (exclusive), ascending."""
         columns = [candles.c[name] for name in CANDLE_FIELDS]
         query = select(*columns).where(candles.c.market == market, *between(candles, start, end))
-        return [Candle(*row) for row in await self._rows(query.order_by(candles.c.open_time).limit(limit))]
+        return await self._read(query.order_by(candles.c.open_time).limit(limit), Candle)
 
     async def last_candles(self, market: str, limit: int) -> list[Candle]:
         """Return the newest ``limit`` candles, ascending."""
         columns = [candles.c[name] for name in CANDLE_FIELDS]
         query = select(*columns).where(candles.c.market == market).order_by(candles.c.open_time.desc()).limit(limit)
-        return [Candle(*row) for row in reversed(await self._rows(query))]
+        return (await self._read(query, Candle))[::-1]
 
     async def predictions(self, market: str, start: int | None, end: int | None, limit: int) -> list[Prediction]:
         """Return predictions of the market's newest run, like candles."""
         columns = [predictions.c[name] for name in PREDICTION_FIELDS]
         query = select(*columns, predictions.c.trend_horizon, predictions.c.trend_p_up)
         query = query.where(of_newest_run(predictions, market), *between(predictions, start, end))
-        rows = await self._rows(query.order_by(predictions.c.open_time).limit(limit))
-        return [read_prediction(row) for row in rows]
+        return await self._read(query.order_by(predictions.c.open_time).limit(limit), read_prediction)
 
     async def steps(self, market: str, start: int | None, end: int | None, limit: int) -> list[Step]:
         """Return steps of the market's newest run, like candles."""
         query = select(*(steps.c[name] for name in STEP_FIELDS))
         query = query.where(of_newest_run(steps, market), *between(steps, start, end))
-        return [Step(*row) for row in await self._rows(query.order_by(steps.c.open_time).limit(limit))]
+        return await self._read(query.order_by(steps.c.open_time).limit(limit), Step)
 
     async def events(self, market: str, start: int | None, end: int | None, limit: int) -> list[Event]:
         """Return the first ``limit`` events from ``start`` (inclusive) to ``end`` (exclusive), ascending by ``at``."""
         query = select(events.c.market, events.c.kind, events.c.detail, events.c.at).where(events.c.market == market)
         bounds = [events.c.at >= start] if start is not None else []
         bounds += [events.c.at < end] if end is not None else []
-        rows = await self._rows(query.where(*bounds).order_by(events.c.at, events.c.id).limit(limit))
-        return [Event(*row) for row in rows]
+        return await self._read(query.where(*bounds).order_by(events.c.at, events.c.id).limit(limit), Event)
 
     async def series(
         self, market: str, fields: Sequence[str], bucket_seconds: int, start: int | None, end: int | None, limit: int
@@ -139,10 +141,15 @@ class SqlRecordStore(RecordStore):
         """Delete candles, predictions, steps and events from before this UTC time; returns how many rows went."""
         return await prune(self.database, older_than_ms)
 
-    async def _rows(self, query: Select[Any]) -> Sequence[Any]:
+    async def _read(self, query: Select[Any], make: Callable[..., Record]) -> list[Record]:
+        """Return what ``make`` makes of each row's values."""
+        records: list[Record] = []
         async with self.database.reading() as connection:
-            rows: Sequence[Any] = (await connection.execute(query)).all()
-            return rows
+            for rows in (await connection.execute(query)).partitions(READ_ROWS):
+                records += [make(*row) for row in rows]
+                # A reader of 10,000 rows must not hold up the prediction that is due now.
+                await asyncio.sleep(0)
+        return records
 
 
 async def newest_run(connection: AsyncConnection, market: str) -> Run | None:
@@ -233,8 +240,8 @@ def prediction_row(run: Run, prediction: Prediction) -> dict[str, Any]:
     return {"run_id": run.id, "trend_horizon": trend.horizon, "trend_p_up": trend.p_up, **row}
 
 
-def read_prediction(row: Any) -> Prediction:
-    """Return the prediction in a row of PREDICTION_FIELDS, trend_horizon, trend_p_up."""
+def read_prediction(*row: Any) -> Prediction:
+    """Return the prediction with these PREDICTION_FIELDS, trend_horizon and trend_p_up."""
     *values, horizon, p_up = row
     return Prediction(**dict(zip(PREDICTION_FIELDS, values, strict=True)), trend=Trend(horizon, p_up))
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, exc, text
 
 from service.ports import ConfigurationError, RecordBatch, StoreUnavailable
-from service.storage import Database, SqlCheckpointStore, SqlRecordStore, open_database
+from service.storage import Database, SqlCheckpointStore, SqlRecordStore, market_lease, open_database
 from service.storage.database import parse_url
 from tests.builders import MARKET, at, make_batch, make_candle, make_checkpoint, make_step
 from tests.support.postgres import PostgresCluster
@@ -250,6 +250,51 @@ async def test_a_database_that_hangs_is_noticed_in_time_and_used_again(
         assert took < timeouts[1] + 4
         await store.write(run, make_batch())
         assert await store.candles(MARKET, None, None, 10) == [make_candle(0)]
+
+
+@postgres
+async def test_failures_61_closing_does_not_wait_for_a_database_that_hangs(
+    postgres_cluster: PostgresCluster, postgres_url: str
+) -> None:
+    async with open_database(postgres_url) as database, market_lease(database, MARKET):
+        await asyncio.gather(*(database.ping() for _ in range(5)))
+        postgres_cluster.pause()
+        started = time.monotonic()
+    took = time.monotonic() - started
+    postgres_cluster.resume()
+    assert took < 8
+
+
+@postgres
+@pytest.mark.slow
+async def test_fifty_crashes_of_the_database_cost_nothing_stored(
+    postgres_cluster: PostgresCluster, postgres_url: str
+) -> None:
+    async with open_database(postgres_url) as database, market_lease(database, MARKET):
+        store = SqlRecordStore(database)
+        run = await store.open_run(MARKET, {}, 0)
+        written, crashes_over, goal = 0, False, asyncio.Event()
+
+        async def write_until_told() -> None:
+            nonlocal written
+            while not crashes_over:
+                try:
+                    await store.write(run, make_batch(written, 3))
+                    written += 3
+                    if written % 9 == 0:
+                        goal.set()
+                except StoreUnavailable:
+                    await asyncio.sleep(0.01)
+
+        writing = asyncio.create_task(write_until_told())
+        for _ in range(50):
+            goal.clear()
+            await goal.wait()
+            await asyncio.to_thread(postgres_cluster.restart, "immediate")
+        crashes_over = True
+        await writing
+        times = [row.open_time for row in await store.steps(MARKET, None, None, 100_000)]
+        assert times == [at(index) for index in range(written)]
 
 
 @postgres
