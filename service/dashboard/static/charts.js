@@ -2,8 +2,10 @@
 
 import { isNumber, clock, priceDigits } from "./format.js";
 import { ForecastSeries } from "./forecast.js";
+import { Records } from "./records.js";
 
 const LIBRARY = "/static/vendor/lightweight-charts/lightweight-charts.mjs";
+const SMOOTH_BUCKETS = 10;
 const MARKS = { gap: "gap", stale: "stale", recovered: "back", drift: "drift", restart: "restart", rollback: "rollback" };
 
 export async function loadLibrary() {
@@ -24,6 +26,7 @@ function palette() {
     down: read("--down"),
     flat: read("--flat"),
     flame: read("--flame"),
+    faint: read("--faint"),
     panel: read("--panel"),
     other: read("--other"),
     font: style.fontFamily,
@@ -177,6 +180,7 @@ class LineChart {
         lineStyle: line.dashed ? library.LineStyle.Dashed : library.LineStyle.Solid,
         priceLineVisible: false,
         crosshairMarkerVisible: false,
+        lastValueVisible: !line.quiet,
         priceFormat: format,
       });
       return { ...line, series, mirror: new Mirror(series, toLine(line.field, line.positive)) };
@@ -201,14 +205,31 @@ class LineChart {
   }
 }
 
+// The mean over the last few buckets: one bucket alone is mostly luck.
+function smoothed(series) {
+  const known = series.items.filter((item) => isNumber(item.loss));
+  const smooth = new Records(known.length + 1);
+  known.forEach((item, i) => {
+    const last = known.slice(Math.max(0, i - SMOOTH_BUCKETS + 1), i + 1);
+    const candles = last.reduce((sum, one) => sum + (one.count ?? 1), 0);
+    const losses = last.reduce((sum, one) => sum + one.loss * (one.count ?? 1), 0);
+    smooth.put({ open_time: item.open_time, loss: losses / candles });
+  });
+  return smooth;
+}
+
 export class LossChart extends LineChart {
   constructor(library, element) {
     const format = { type: "price", precision: 3, minMove: 0.001 };
-    super(library, element, [{ field: "loss", colour: "flame" }], format);
+    const lines = [
+      { field: "loss", colour: "faint", width: 1, quiet: true },
+      { field: "loss", colour: "flame" },
+    ];
+    super(library, element, lines, format);
     this.baseline = null;
     this.best = null;
     // The library scales to the line alone; the baseline to compare with has to be in sight too.
-    this.lines[0].series.applyOptions({ autoscaleInfoProvider: (original) => this.include(original()) });
+    this.lines[1].series.applyOptions({ autoscaleInfoProvider: (original) => this.include(original()) });
   }
 
   include(scale) {
@@ -219,12 +240,12 @@ export class LossChart extends LineChart {
   }
 
   draw(market, best) {
-    this.sync([market.series]);
+    this.sync([market.series, smoothed(market.series)]);
     const key = best && `${best.name} ${best.value}`;
     if (key === this.key) return;
     this.key = key;
     this.best = best;
-    const series = this.lines[0].series;
+    const series = this.lines[1].series;
     if (this.baseline) series.removePriceLine(this.baseline);
     this.baseline = best && series.createPriceLine({
       price: best.value,
@@ -232,7 +253,6 @@ export class LossChart extends LineChart {
       lineWidth: 1,
       lineStyle: this.library.LineStyle.Dashed,
       axisLabelVisible: true,
-      title: best.name,
     });
   }
 }

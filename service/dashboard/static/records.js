@@ -100,6 +100,6 @@ export function bucketsOf(steps, bucketMs, start) {
   }
   return [...buckets.values()].map(({ open_time, sums, counts }) => {
     const means = Object.keys(sums).map((field) => [field, sums[field] / counts[field]]);
-    return { open_time, ...Object.fromEntries(means) };
+    return { open_time, count: counts.loss ?? 0, ...Object.fromEntries(means) };
   });
 }

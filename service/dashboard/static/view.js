@@ -145,8 +145,9 @@ export function renderLearning(market) {
   write("fact-parameters", format.compact(market.model?.parameters));
   write("fact-device", [market.model?.device, market.model?.precision].filter((part) => typeof part === "string").join(" · ") || "–");
   write("fact-checkpoint", isNumber(market.status?.checkpoint_age_ms) ? `${format.duration(market.status.checkpoint_age_ms)} ago` : "–");
-  const [before, after] = [last?.grad_norm, last?.grad_norm_clipped].map((norm) => format.significant(norm));
-  write("norm-now", isNumber(last?.grad_norm) ? `${before} → ${after} after clipping` : "–");
+  const trainedNow = isNumber(last?.grad_norm);
+  write("norm-before", trainedNow ? `before clipping ${format.significant(last.grad_norm)}` : "–");
+  write("norm-after", trainedNow ? `after ${format.significant(last.grad_norm_clipped)}` : "");
 }
 
 // The baseline with the lowest log loss: {name, value}, or null.
@@ -179,8 +180,8 @@ export function renderScore(market) {
   find("score-table").tBodies[0].replaceChildren(...rows);
   write("score-note", scoreNote(score));
   const model = score?.model?.log_loss;
-  const against = best ? ` · ${best.name} ${format.fixed(best.value, 3)}` : "";
-  write("loss-now", isNumber(model) ? `${format.fixed(model, 3)}${against}` : "–");
+  write("loss-now", isNumber(model) ? `Livewick ${format.fixed(model, 3)}` : "–");
+  write("loss-best", best ? `${best.name} ${format.fixed(best.value, 3)}` : "");
 }
 
 function scoreRow(name, scores, skill, kind) {

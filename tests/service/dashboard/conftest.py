@@ -39,7 +39,8 @@ def charts_built() -> None:
 def open_page(browser: Browser) -> Iterator[OpenPage]:
     """Open an address in a fresh browser profile; what went wrong in it is judged at the end of the test.
 
-    ``expected`` are parts of console messages that the test provokes itself.
+    ``expected`` are parts of console messages that the test provokes itself. Name this fixture after the service's, so
+    that pages close before what they talk to does.
     """
     troubles: list[str] = []
     contexts = []

@@ -38,7 +38,7 @@ def following(page: Page, stub: StubService) -> None:
     eventually(lambda: len(stub.sockets) > 0)
 
 
-def test_shows_the_prediction_its_interval_and_the_last_result(open_page: OpenPage, stub: StubService) -> None:
+def test_shows_the_prediction_its_interval_and_the_last_result(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     prediction, step = stub.predictions[-1], stub.steps[-1]
@@ -58,7 +58,7 @@ def _results(stub: StubService) -> str:
     return f"{sum(step['correct'] for step in judged)} of the last 40 right"
 
 
-def test_shows_which_members_of_the_mixture_count(open_page: OpenPage, stub: StubService) -> None:
+def test_shows_which_members_of_the_mixture_count(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     rows = page.locator("#made > div")
@@ -67,7 +67,7 @@ def test_shows_which_members_of_the_mixture_count(open_page: OpenPage, stub: Stu
     expect(rows.first).to_contain_text("70.0 %")
 
 
-def test_draws_candles_and_forecast(open_page: OpenPage, stub: StubService, charts_built: None) -> None:
+def test_draws_candles_and_forecast(stub: StubService, open_page: OpenPage, charts_built: None) -> None:
     page = open_page(stub.url, color_scheme="dark")
     following(page, stub)
     expect(page.locator("#price-chart canvas").first).to_be_visible()
@@ -95,7 +95,7 @@ def _pixels(page: Page, chart: str, colour: str) -> int:
     return int(count)
 
 
-def test_follows_the_websocket_candle_by_candle(open_page: OpenPage, stub: StubService) -> None:
+def test_follows_the_websocket_candle_by_candle(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     asked = len(stub.requests)
@@ -107,7 +107,7 @@ def test_follows_the_websocket_candle_by_candle(open_page: OpenPage, stub: StubS
     assert not any(path.startswith("/candles") for path in stub.requests[asked:])
 
 
-def test_missed_frames_are_fetched_by_rest(open_page: OpenPage, stub: StubService) -> None:
+def test_missed_frames_are_fetched_by_rest(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     stub.close_candles(5, tell=False)
@@ -116,7 +116,7 @@ def test_missed_frames_are_fetched_by_rest(open_page: OpenPage, stub: StubServic
     expect(page.locator("#recent-table tbody tr").nth(4)).to_contain_text(clock(stub, ahead=-5))
 
 
-def test_what_reaches_the_database_late_is_fetched_once_more(open_page: OpenPage, stub: StubService) -> None:
+def test_what_reaches_the_database_late_is_fetched_once_more(stub: StubService, open_page: OpenPage) -> None:
     stub.unwritten = 3
     page = open_page(stub.url)
     eventually(lambda: len(stub.sockets) > 0)
@@ -128,7 +128,7 @@ def test_what_reaches_the_database_late_is_fetched_once_more(open_page: OpenPage
         expect(rows.nth(age)).to_contain_text(clock(stub, ahead=-1 - age))
 
 
-def test_reconnects_and_resumes_after_the_last_frame(open_page: OpenPage, stub: StubService) -> None:
+def test_reconnects_and_resumes_after_the_last_frame(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url, expected=NO_SOCKET)
     stub_is_followed_since = len(stub.afters)
     following(page, stub)
@@ -144,7 +144,7 @@ def test_reconnects_and_resumes_after_the_last_frame(open_page: OpenPage, stub: 
     assert not any(path.startswith("/candles") for path in stub.requests[asked:])
 
 
-def test_a_service_that_counts_from_an_earlier_number_is_read_afresh(open_page: OpenPage, stub: StubService) -> None:
+def test_a_service_that_counts_from_an_earlier_number_is_read_afresh(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url, expected=NO_SOCKET)
     following(page, stub)
     stub.seq, stub.frames = 0, []
@@ -155,7 +155,7 @@ def test_a_service_that_counts_from_an_earlier_number_is_read_afresh(open_page: 
     following(page, stub)
 
 
-def test_failures_53_a_frame_with_nan_never_stops_the_page(open_page: OpenPage, stub: StubService) -> None:
+def test_failures_53_a_frame_with_nan_never_stops_the_page(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     stub.close_candles(1, tell=False)
@@ -165,7 +165,7 @@ def test_failures_53_a_frame_with_nan_never_stops_the_page(open_page: OpenPage, 
     following(page, stub)
 
 
-def test_numbers_that_are_null_are_shown_as_a_dash(open_page: OpenPage, stub: StubService) -> None:
+def test_numbers_that_are_null_are_shown_as_a_dash(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     empty: dict[str, Any] = dict.fromkeys(stub.steps[-1]) | {
@@ -174,12 +174,12 @@ def test_numbers_that_are_null_are_shown_as_a_dash(open_page: OpenPage, stub: St
     }
     stub.tell("step", step=empty)
     expect(page.locator("#fact-train-loss")).to_have_text("–")
-    expect(page.locator("#norm-now")).to_have_text("–")
+    expect(page.locator("#norm-before")).to_have_text("–")
     stub.close_candles(1)
     following(page, stub)
 
 
-def test_says_loudly_when_the_market_is_simulated(open_page: OpenPage, stub: StubService) -> None:
+def test_says_loudly_when_the_market_is_simulated(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     expect(page.locator("#strip-tag")).to_be_hidden()
@@ -189,7 +189,7 @@ def test_says_loudly_when_the_market_is_simulated(open_page: OpenPage, stub: Stu
     expect(page.locator("#strip-text")).to_contain_text("made up")
 
 
-def test_shows_warm_up_progress_until_live(open_page: OpenPage, stub: StubService) -> None:
+def test_shows_warm_up_progress_until_live(stub: StubService, open_page: OpenPage) -> None:
     stub.status |= {"phase": "warming_up", "done": 900, "total": 3600}
     page = open_page(stub.url)
     expect(page.locator("#strip-text")).to_contain_text("Warming up")
@@ -201,7 +201,7 @@ def test_shows_warm_up_progress_until_live(open_page: OpenPage, stub: StubServic
     expect(page.locator("#strip-progress")).to_be_hidden()
 
 
-def test_history_already_learned_is_shown_during_warm_up(open_page: OpenPage, stub: StubService) -> None:
+def test_history_already_learned_is_shown_during_warm_up(stub: StubService, open_page: OpenPage) -> None:
     stub.status |= {"phase": "warming_up", "done": 200, "total": 3600}
     stub.feed_ahead_ms = 3_400_000
     page = open_page(stub.url)
@@ -211,7 +211,7 @@ def test_history_already_learned_is_shown_during_warm_up(open_page: OpenPage, st
     expect(page.locator("#fact-skipped")).to_have_text("0 of 201")
 
 
-def test_another_market_after_a_restart_is_followed(open_page: OpenPage, stub: StubService) -> None:
+def test_another_market_after_a_restart_is_followed(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url, expected=NO_SOCKET)
     following(page, stub)
     stub.market = "binance:ETH/USDT"
@@ -219,7 +219,7 @@ def test_another_market_after_a_restart_is_followed(open_page: OpenPage, stub: S
     expect(page.locator("#market")).to_have_value("binance:ETH/USDT", timeout=10_000)
 
 
-def test_says_when_the_feed_is_stale(open_page: OpenPage, stub: StubService) -> None:
+def test_says_when_the_feed_is_stale(stub: StubService, open_page: OpenPage) -> None:
     stub.status |= {"phase": "stale", "reason": "No candle for 12 s."}
     page = open_page(stub.url)
     expect(page.locator("#strip")).to_have_attribute("data-level", "bad")
@@ -227,14 +227,14 @@ def test_says_when_the_feed_is_stale(open_page: OpenPage, stub: StubService) -> 
     expect(page.locator("#feed-state")).to_have_text("stale")
 
 
-def test_notices_by_itself_that_candles_stopped_coming(open_page: OpenPage, stub: StubService) -> None:
+def test_notices_by_itself_that_candles_stopped_coming(stub: StubService, open_page: OpenPage) -> None:
     stub.status["age_ms"] = 60_000
     page = open_page(stub.url)
     expect(page.locator("#strip-text")).to_contain_text("No candle is coming")
     expect(page.locator("#strip")).to_have_attribute("data-level", "bad")
 
 
-def test_says_when_the_service_is_gone_and_when_it_is_back(open_page: OpenPage, stub: StubService) -> None:
+def test_says_when_the_service_is_gone_and_when_it_is_back(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url, expected=NO_SOCKET)
     following(page, stub)
     page.context.set_offline(True)
@@ -251,7 +251,7 @@ def test_says_when_the_service_is_gone_and_when_it_is_back(open_page: OpenPage, 
     [("better", "Better than linear"), ("worse", "Worse than linear"), ("undecided", "not yet told apart from linear")],
 )
 def test_shows_the_verdict_against_the_best_baseline(
-    open_page: OpenPage, stub: StubService, verdict: str, words: str
+    stub: StubService, open_page: OpenPage, verdict: str, words: str
 ) -> None:
     stub.verdict = verdict
     page = open_page(stub.url)
@@ -261,7 +261,7 @@ def test_shows_the_verdict_against_the_best_baseline(
     expect(page.locator("#score-note")).to_contain_text("45.1 % to 52.3 %")
 
 
-def test_score_window_can_be_chosen(open_page: OpenPage, stub: StubService) -> None:
+def test_score_window_can_be_chosen(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     page.get_by_role("button", name="300", exact=True).click()
@@ -270,7 +270,7 @@ def test_score_window_can_be_chosen(open_page: OpenPage, stub: StubService) -> N
     eventually(lambda: any("/score" in path and "live=true" in path for path in stub.requests))
 
 
-def test_events_are_listed_and_their_text_is_never_markup(open_page: OpenPage, stub: StubService) -> None:
+def test_events_are_listed_and_their_text_is_never_markup(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     stub.event("gap", reason="<img src=x onerror=alert(1)>", missing=4)
@@ -292,10 +292,11 @@ def test_asks_for_a_key_and_gets_a_ticket_with_it(open_page: OpenPage) -> None:
         following(page, stub)
         assert stub.auths[-1] == {"type": "auth", "ticket": "once"}
         assert not any("sesame" in path for path in stub.requests)
+        page.close()
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 800), (820, 1180)])
-def test_nothing_is_wider_than_the_screen(open_page: OpenPage, stub: StubService, width: int, height: int) -> None:
+def test_nothing_is_wider_than_the_screen(stub: StubService, open_page: OpenPage, width: int, height: int) -> None:
     page = open_page(stub.url, width, height)
     following(page, stub)
     stub.event("drift", reason="a rather long explanation without a place to break: " + "x" * 80)
@@ -303,7 +304,7 @@ def test_nothing_is_wider_than_the_screen(open_page: OpenPage, stub: StubService
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
 
 
-def test_nothing_moves_while_candles_come_in(open_page: OpenPage, stub: StubService) -> None:
+def test_nothing_moves_while_candles_come_in(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     expect(page.locator("#verdict")).not_to_have_text("Not scored yet")
@@ -326,9 +327,10 @@ def test_without_the_chart_library_the_page_says_so_and_goes_on(open_page: OpenP
         page = open_page(stub.url, expected=("404",))
         expect(page.locator("#price-chart")).to_contain_text("not installed")
         following(page, stub)
+        page.close()
 
 
-def test_memory_stays_bounded(open_page: OpenPage, stub: StubService) -> None:
+def test_memory_stays_bounded(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
     kept = page.evaluate(
@@ -344,7 +346,7 @@ def test_memory_stays_bounded(open_page: OpenPage, stub: StubService) -> None:
     assert kept[2:] == [9_999, True]
 
 
-def test_light_and_dark_follow_the_system_and_the_button(open_page: OpenPage, stub: StubService) -> None:
+def test_light_and_dark_follow_the_system_and_the_button(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url, color_scheme="light")
     scheme = "() => getComputedStyle(document.documentElement).getPropertyValue('--scheme').trim()"
     assert page.evaluate(scheme) == "light"

@@ -91,7 +91,7 @@ def clock(index: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def test_page_and_api_understand_each_other(open_page: OpenPage, service: Service) -> None:
+def test_page_and_api_understand_each_other(service: Service, open_page: OpenPage) -> None:
     page = open_page(service.url)
     expect(page.locator("#next-time")).to_have_text(f"{clock(COUNT)} UTC")
     expect(page.locator("#call-word")).to_have_text("up")
@@ -104,7 +104,7 @@ def test_page_and_api_understand_each_other(open_page: OpenPage, service: Servic
     expect(page.locator("#strip-tag")).to_be_visible()
 
 
-def test_page_resumes_on_the_real_broadcaster(open_page: OpenPage, service: Service) -> None:
+def test_page_resumes_on_the_real_broadcaster(service: Service, open_page: OpenPage) -> None:
     page = open_page(service.url, expected=("WebSocket connection",))
     eventually(lambda: service.broadcaster.subscribers == 1)
     service.close_candle(COUNT)
@@ -117,7 +117,7 @@ def test_page_resumes_on_the_real_broadcaster(open_page: OpenPage, service: Serv
         expect(page.locator("#recent-table tbody tr").nth(age)).to_contain_text(clock(COUNT + 2 - age))
 
 
-def test_page_opens_with_a_key(open_page: OpenPage, guarded_service: Service) -> None:
+def test_page_opens_with_a_key(guarded_service: Service, open_page: OpenPage) -> None:
     page = open_page(guarded_service.url, expected=("401", "WebSocket connection"))
     page.locator("#key").fill("sésame-钥匙 ")
     page.get_by_role("button", name="Open").click()
@@ -126,6 +126,6 @@ def test_page_opens_with_a_key(open_page: OpenPage, guarded_service: Service) ->
     expect(page.locator("#next-time")).to_have_text(f"{clock(COUNT + 1)} UTC")
 
 
-def test_documentation_shows_without_any_other_host(open_page: OpenPage, service: Service, charts_built: None) -> None:
+def test_documentation_shows_without_any_other_host(service: Service, open_page: OpenPage, charts_built: None) -> None:
     page = open_page(service.url + "/docs")
     expect(page.get_by_text("/predict").first).to_be_visible()
