@@ -39,6 +39,7 @@ from service.storage import (
     MarketTaken,
     SqlCheckpointStore,
     SqlRecordStore,
+    check_integrity,
     market_lease,
     migrate,
     open_database,
@@ -62,6 +63,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
+        await check_integrity(settings.database_url)
         await prepare_database(settings.database_url)
         async with open_database(settings.database_url) as database:
             await Service(settings, database).run(sock, stop)
@@ -74,7 +76,7 @@ class Service:
         self._settings = settings
         self._database = database
         self._store = SqlRecordStore(database)
-        self._checkpoints = SqlCheckpointStore(database)
+        self._checkpoints = SqlCheckpointStore(database, settings.checkpoint_url or None)
         self._broadcaster = Broadcaster(first_seq=now_ms())
         self._markets: dict[str, LiveMarket] = {}
         self._pipelines: list[MarketPipeline] = []

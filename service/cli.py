@@ -61,6 +61,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=natural, default=0, metavar="S")
     sub.add_argument("--candles", type=Path, metavar="FILE", help="play this candle file instead of a seeded price")
     sub.add_argument("--speed", type=price, default=1.0, metavar="X", help="run time X times faster")
+    sub.add_argument("--faults", type=Path, metavar="FILE", help="JSON plan of what goes wrong, and when")
+    sub = add("export", export, "Write stored records to a file.")
+    sub.add_argument("out", type=Path, metavar="OUT", help="the file to write; .csv.gz is compressed")
+    sub.add_argument("--what", choices=("candles", "predictions", "steps"), required=True)
+    sub.add_argument("--format", choices=("csv", "parquet"), default="csv")
+    sub.add_argument("--market", metavar="NAME", help="EXCHANGE:SYMBOL; default: the one in the settings")
+    sub.add_argument("--start", type=natural, metavar="MS", help="first open_time")
+    sub.add_argument("--end", type=natural, metavar="MS", help="open_time to stop before")
     add("settings", settings, "Print the settings in force, secrets masked.")
     return top
 
@@ -111,6 +119,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def simulate(options: argparse.Namespace, settings: Settings) -> None:
+    from service.simulator.faults import read_plan
     from service.simulator.server import SimulatedExchange, run_simulator
 
     async def run() -> None:
@@ -120,6 +129,7 @@ def simulate(options: argparse.Namespace, settings: Settings) -> None:
             port=options.port,
             candles=options.candles,
             speed=options.speed,
+            faults=read_plan(options.faults) if options.faults else (),
         )
         task = asyncio.create_task(run_simulator(exchange))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,6 +141,38 @@ def simulate(options: argparse.Namespace, settings: Settings) -> None:
             print("stopped", file=sys.stderr)
 
     asyncio.run(run())
+
+
+def export(options: argparse.Namespace, settings: Settings) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from service.storage import SqlRecordStore, check_schema, open_database
+    from service.storage import export as export_records
+
+    market = options.market or f"{settings.exchange}:{settings.symbols[0]}"
+
+    async def run() -> int:
+        async with open_database(settings.database_url) as database:
+            await check_schema(database)
+            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+                task = bar.add_task(f"exporting {options.what}", total=1.0)
+                return await export_records(
+                    SqlRecordStore(database),
+                    options.what,
+                    market,
+                    options.out,
+                    options.format,
+                    options.start,
+                    options.end,
+                    lambda done, rows: bar.update(task, completed=done),
+                )
+
+    try:
+        count = asyncio.run(run())
+    except OSError as error:
+        raise LivewickError(f"{options.out} cannot be written: {error.strerror}") from None
+    print(f"{count:,} {options.what} of {market} in {options.out}")
 
 
 def settings(options: argparse.Namespace, settings: Settings) -> None:

@@ -1,0 +1,130 @@
+"""The livewick command: one clear line and the contract's exit code for everything that cannot work."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from service.cli import main
+
+
+@pytest.fixture(autouse=True)
+def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in an empty folder on its own database."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIVEWICK_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path}/own.db")
+    return tmp_path
+
+
+@pytest.fixture
+def candle_file(tmp_path: Path) -> Path:
+    file = tmp_path / "candles.csv.gz"
+    rows = ["ts_ms,open,high,low,close,volume"]
+    for index in range(120):
+        price = 100 + (index * 7 % 5) / 100
+        rows.append(
+            f"{1_700_000_000_000 + index * 1000},{price:.2f},{price + 0.02:.2f},{price:.2f},{price + 0.01:.2f},1.5"
+        )
+    del rows[50]
+    file.write_bytes(gzip.compress("\n".join(rows).encode()))
+    return file
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line of the error, and fail when it is more than one."""
+    text = capsys.readouterr().err
+    assert text.startswith("livewick: ")
+    assert text.count("\n") == 1, text
+    return text
+
+
+def test_settings_prints_the_values_in_force_with_secrets_masked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIVEWICK_API_KEYS", "hunter2")
+    assert main(["settings"]) == 0
+    out = capsys.readouterr().out
+    assert "LIVEWICK_BACKFILL=3600\n" in out
+    assert "hunter2" not in out
+
+
+def test_an_unknown_setting_is_wrong_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIVEWICK_PROT", "1")
+    assert main(["settings"]) == 2
+    assert "LIVEWICK_PROT" in said(capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["replay"], ["simulate", "--port", "x"], ["replay", "f", "--limit", "0"]]
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: livewick" in capsys.readouterr().err
+
+
+def test_replay_prints_one_json_object_and_nothing_else(candle_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(candle_file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer.keys() == {"candles", "seconds", "score"}
+    assert answer["candles"] == 120, "the missing second is filled"
+    assert answer["score"]["baselines"].keys() >= {"majority", "repeat", "reverse", "markov", "linear", "persistence"}
+
+
+def test_replay_twice_gives_the_same_steps(
+    candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = []
+    for name in ("one.csv", "two.csv"):
+        assert main(["replay", str(candle_file), "--limit", "100", "--steps", str(tmp_path / name)]) == 0
+        with (tmp_path / name).open() as file:
+            rows.append([{**row, "infer_ms": "", "train_ms": ""} for row in csv.DictReader(file)])
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 100
+    assert [row["open_time"] for row in rows[0]] == sorted(row["open_time"] for row in rows[0])
+    assert rows[0][5]["trend_correct"] in ("True", "False", "")
+    assert "verdict" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\x00\xff", b"a,b\n1,2\n", b"ts_ms,open,high,low,close,volume\n1,x,1,1,1,1\n"]
+)
+def test_an_unreadable_candle_file_is_one_clear_line(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.csv"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["replay", str(file)]) in (1, 2)
+    assert "bad.csv" in said(capsys)
+
+
+def test_a_port_in_use_is_one_clear_line_and_nothing_half_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("LIVEWICK_PORT", str(taken.getsockname()[1]))
+        assert main(["serve"]) in (1, 2)
+    assert "in use" in said(capsys)
+    assert not list(tmp_path.glob("*.db*"))
+
+
+def test_migrate_makes_a_database_that_export_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--what", "steps", str(tmp_path / "steps.csv")]) == 1
+    assert "livewick migrate" in said(capsys)
+    assert main(["migrate"]) == 0
+    assert main(["export", "--what", "steps", str(tmp_path / "steps.csv")]) == 0
+    assert (tmp_path / "steps.csv").read_text().startswith("market,open_time")
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--debug", "replay", str(tmp_path / "none.csv")]) in (1, 2)
+    assert "Traceback" in capsys.readouterr().err
