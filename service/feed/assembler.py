@@ -17,11 +17,16 @@ MAX_FILL_CANDLES = 60
 
 @dataclass(frozen=True, slots=True)
 class AssemblerRules:
-    """What the assembler may conclude. ``flagged``: the socket says which frame is final. ``dense``: the exchange has a
-    candle for every interval, traded or not, so a missing one is a hole and not a quiet interval. Times in ms."""
+    """What the assembler may conclude; times in ms.
+
+    ``flagged``: the socket says which frame is final. ``dense``: the exchange has a candle for every interval, traded or
+    not, so a missing one is a hole and not a quiet interval. ``built``: rows are made of trades, and one without volume
+    was filled in.
+    """
 
     flagged: bool = True
     dense: bool = True
+    built: bool = False
     gap_tries: int = 4
     future_ms: int = 5_000
     rest_grace_ms: int = 3_000
@@ -45,11 +50,12 @@ class AssemblerCounts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one REST answer was worth: valid rows, refused rows, the newest valid open time."""
+    """What one REST answer was worth: valid rows, refused rows, the newest open time, the newest with a trade in it."""
 
     valid: int
     refused: int
     newest: int | None
+    newest_traded: int | None = None
 
 
 class Assembler:
@@ -117,7 +123,8 @@ class Assembler:
         if not refused:
             self._count_absence(closed, since, newest)
         self._advance()
-        return Answer(len(candles), refused, newest)
+        traded = max((time for time, candle in candles.items() if candle.volume > 0), default=None)
+        return Answer(len(candles), refused, newest, traded)
 
     def give_up(self, reason: str) -> None:
         """Go on after the hole before the earliest waiting candle, with a Gap."""
@@ -209,6 +216,8 @@ class Assembler:
                 return
 
     def _hand_out(self, candle: Candle) -> None:
+        if self._rules.built and candle.volume == 0:
+            candle = replace(candle, source="filled")
         self.counts.handed_out += 1
         self.counts.backfilled += candle.source == "backfill"
         self.counts.filled += candle.source == "filled"

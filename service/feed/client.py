@@ -31,8 +31,11 @@ class ExchangeClient:
     """Asks one exchange about one symbol. Methods raise CallFailed, and nothing else for expected trouble.
 
     Every row that the socket brings is given to ``on_row(row, closed)`` as it arrives; rows are fresh lists, never
-    changed afterwards. ``on_malformed`` is told of frames that make no sense.
+    changed afterwards. ``on_malformed`` is told of frames that make no sense. ``flagged`` and ``dense`` as in
+    AssemblerRules.
     """
+
+    built = False
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class ExchangeClient:
 
     async def watch(self) -> None:
         """Wait for the next frame, dialling and subscribing where needed."""
-        with self._telling_trouble():
+        with self._telling_trouble(of_socket=True):
             rows = await self.api.watch_ohlcv(self._symbol, self._timeframe)
         if self._bug is not None:
             raise self._bug
@@ -164,12 +167,20 @@ class ExchangeClient:
         return defaults
 
     @contextlib.contextmanager
-    def _telling_trouble(self) -> Iterator[None]:
+    def _telling_trouble(self, *, of_socket: bool = False) -> Iterator[None]:
         """Turn what ccxt lets through into CallFailed: its own classes, aiohttp's, and its parsers' TypeErrors."""
         try:
             yield
         except Exception as error:  # only ccxt's code runs inside
-            raise CallFailed(read_trouble(error, self.api.last_response_headers)) from error
+            headers = self._handshake_headers() if of_socket else self.api.last_response_headers
+            raise CallFailed(read_trouble(error, headers)) from error
+
+    def _handshake_headers(self) -> dict[str, str]:
+        """Say how long a refused handshake asked us to wait: ccxt keeps no more than its own next dial's time."""
+        dials = getattr(self.api, "ws_dial_backoff", None) or {}
+        until_ms = max((dial["until"] for dial in dials.values()), default=0)
+        wait_seconds = (until_ms - self.api.milliseconds()) / 1_000
+        return {"Retry-After": f"{wait_seconds:.1f}"} if wait_seconds > 1 else {}
 
 
 def _exchange_class(exchange: str) -> Any:

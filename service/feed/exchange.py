@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import difflib
 import random
-import re
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
 from service.feed.assembler import Assembler, AssemblerRules
-from service.feed.client import CallFailed, ExchangeClient
+from service.feed.client import CallFailed
 from service.feed.clock import ExchangeClock
 from service.feed.measure import set_clock
 from service.feed.pace import Backoff, DialBudget
 from service.feed.reconciler import Reconciler
-from service.feed.rows import Grid
+from service.feed.rows import Grid, interval_ms_of
 from service.feed.timing import FeedTiming
+from service.feed.trade_client import choose_client, trades_timing
 from service.feed.watcher import Watcher
 from service.ports import (
     ConfigurationError,
@@ -30,7 +30,7 @@ from service.ports import (
 )
 
 MAX_CATCH_UP_CANDLES = 86_400
-_DAY_MS = 86_400_000
+_WEEKS_FROM_MS = 86_400_000
 _CONNECT_TRIES = 3
 _CONNECT_PAUSE_SECONDS = 0.5
 
@@ -40,7 +40,8 @@ class ExchangeFeed:
 
     ``ccxt_config`` goes to ccxt's constructor unchanged. ``market`` names the market in candles (default
     ``EXCHANGE:SYMBOL``). The socket brings candles first; REST fills what it missed and is read again and again, and
-    where it later tells a candle differently a Correction follows.
+    where it later tells a candle differently a Correction follows. ``from_trades`` builds the candles from trades even
+    where the exchange has candles.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ExchangeFeed:
         market: str | None = None,
         timing: FeedTiming | None = None,
         seed: int | None = None,
+        from_trades: bool = False,
     ) -> None:
         self.market = market or f"{exchange}:{symbol}"
         self.exchange = exchange
@@ -61,7 +63,7 @@ class ExchangeFeed:
         self.timeframe = timeframe
         self.simulated = simulated
         self.timing = timing or FeedTiming()
-        self.interval_ms = _interval_ms(timeframe)
+        self.interval_ms = interval_ms_of(timeframe)
         self.tick: float | None = None
         self.clock = ExchangeClock(self.timing.speed)
         self._jitter = random.Random(seed)
@@ -76,9 +78,19 @@ class ExchangeFeed:
         self._reconciler: Reconciler | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
-        self._client = ExchangeClient(
-            exchange, symbol, timeframe, ccxt_config, self.timing, self._take_row, self._take_malformed
+        self._client = choose_client(
+            exchange,
+            symbol,
+            timeframe,
+            ccxt_config,
+            self.timing,
+            self._take_row,
+            self._take_malformed,
+            self.clock.now_ms,
+            from_trades=from_trades,
         )
+        if self._client.built:
+            self.timing = trades_timing(self.timing)
 
     # --- context ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +189,7 @@ class ExchangeFeed:
             close = difflib.get_close_matches(self.symbol.upper(), list(api.markets), n=3, cutoff=0.5)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise ConfigurationError(f"{self.exchange} has no symbol {self.symbol!r}{hint}")
-        if self.timeframe not in (api.timeframes or {}):
+        if self.timeframe not in (api.timeframes or {}) and not self._client.built:
             known = ", ".join(api.timeframes or {}) or "none"
             raise ConfigurationError(f"{self.exchange} has no timeframe {self.timeframe!r}; it has {known}")
         precision = api.markets[self.symbol].get("precision", {}).get("price")
@@ -187,7 +199,7 @@ class ExchangeFeed:
 
     async def _set_clock(self) -> None:
         newest = await set_clock(self.clock, self._client, self.interval_ms)
-        if newest is not None and self.interval_ms > _DAY_MS:
+        if newest is not None and self.interval_ms > _WEEKS_FROM_MS:
             self._grid = Grid(self.interval_ms, newest % self.interval_ms)
 
     # --- streaming ----------------------------------------------------------------------------------------------------
@@ -208,6 +220,7 @@ class ExchangeFeed:
         rules = AssemblerRules(
             flagged=self._client.flagged,
             dense=self._client.dense,
+            built=self._client.built,
             gap_tries=timing.gap_tries,
             future_ms=timing.future_ms,
             rest_grace_ms=timing.rest_grace_ms,
@@ -289,10 +302,3 @@ class ExchangeFeed:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.timing.close_seconds):
                 await self._client.close()
-
-
-def _interval_ms(timeframe: str) -> int:
-    match = re.fullmatch(r"([1-9]\d*)([smhdwM])", timeframe)
-    if match is None or match[2] == "M":
-        raise ConfigurationError(f"timeframe {timeframe!r} has no fixed length; use one like 1s, 1m, 4h or 1d")
-    return int(match[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS, "w": 7 * _DAY_MS}[match[2]]

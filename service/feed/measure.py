@@ -19,5 +19,5 @@ async def set_clock(clock: ExchangeClock, client: ExchangeClient, interval_ms: i
     server = await client.time_ms()
     travel_ms = (clock.elapsed_ms() - asked_at) / 2
     told = server + travel_ms if server is not None else None
-    clock.set(judge_time(told, time.time() * 1_000, newest, interval_ms, dense=client.dense))
+    clock.set(judge_time(told, time.time() * 1_000, newest, interval_ms, dense=client.dense and not client.built))
     return newest

@@ -151,8 +151,9 @@ class Reconciler:
         answer = assembler.answer(rows, since, asked_at)
         if answer.valid == 0 and (answer.refused or rows):
             raise CallFailed(Trouble("the answer held no readable candle"))
-        if answer.newest is not None:
-            self.newest = max(self.newest or 0, answer.newest)
+        newest = answer.newest_traded if self._client.built else answer.newest
+        if newest is not None:
+            self.newest = max(self.newest or 0, newest)
         now = self._clock.elapsed_ms()
         self._reread_at = now + max(self._timing.reread_ms, min(interval, 60_000))
         return assembler.next_open + interval <= self._clock.now_ms() - self._timing.rest_grace_ms

@@ -14,6 +14,7 @@ TICK = 0.01
 HISTORY_START_MS = 1_502_942_400_000  # 2017-08-17, when the real market was listed
 BLOCK_SECONDS = 1_024
 MAX_QUIET_SECONDS = 32  # a second divisible by this always trades, so "the previous close" is found nearby
+MAX_TRADES = 60
 
 _LEVELS = 22  # the slowest wave lasts 2**22 s, about 48 days; beyond that the price does not wander
 _SIGMA_PER_SECOND = 5.0e-5
@@ -74,7 +75,7 @@ def _trade(times: Integers, key: int, base: float) -> list[Second]:
     close = price + spread * _side(times, key)
     first = np.concatenate(([price[0]], price[:-1])) + spread * np.sign(_uniform(times, key, 103) - 0.5)
     wick = spread * _uniform(times, key, 104) ** 2
-    trades = 1 + (_exponential(times, key, 105) * 6 * activity).astype(np.int64)
+    trades = 1 + np.minimum(_exponential(times, key, 105) * 6 * activity, MAX_TRADES - 1).astype(np.int64)
     volume = np.round(_exponential(times, key, 106) * trades * 0.35 + 0.0001, 4)
     seconds: list[Second] = []
     last = _round(float(close[0]))
@@ -84,7 +85,7 @@ def _trade(times: Integers, key: int, base: float) -> list[Second]:
             continue
         last = _round(float(close[i]))
         start = last if trades[i] == 1 else _round(float(first[i]))
-        extra = 0.0 if trades[i] < 3 else float(wick[i])
+        extra = 0.0 if trades[i] < 4 else float(wick[i])
         high = _round(max(start, last) + extra)
         low = _round(min(start, last) - extra)
         seconds.append(Second(time * SECOND_MS, start, high, low, last, float(volume[i]), int(trades[i])))

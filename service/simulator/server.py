@@ -16,10 +16,11 @@ from service.ports import ConfigurationError
 from service.simulator.admin import admin_routes
 from service.simulator.clock import SimulatedClock
 from service.simulator.faults import Fault, FaultBook
-from service.simulator.klines import Refused, klines
+from service.simulator.klines import DEFAULT_ROWS, Refused, klines
 from service.simulator.market import SECOND_MS
 from service.simulator.rest_faults import disturbed_rows, rest_faults
 from service.simulator.sockets import Sockets
+from service.simulator.trades import agg_trades
 from service.simulator.truth import Truth
 from service.simulator.wire import error, exchange_info
 
@@ -76,6 +77,7 @@ class SimulatedExchange:
         app.router.add_get("/api/v3/time", self._time)
         app.router.add_get("/api/v3/exchangeInfo", self._exchange_info)
         app.router.add_get("/api/v3/klines", self._klines)
+        app.router.add_get("/api/v3/aggTrades", self._agg_trades)
         for path in ("/stream", "/ws", "/stream/ws", "/ws/{stream}", "/stream/ws/{stream}"):
             app.router.add_get(path, self.sockets.handle)
         app.router.add_routes(admin_routes(self.book, self.truth, self.clock, self.since_start))
@@ -127,6 +129,15 @@ class SimulatedExchange:
             return web.json_response(error(refused.code, str(refused)), status=400)
         rows = disturbed_rows(rows, self.book, self.since_start())
         return web.json_response(rows, headers={"X-MBX-USED-WEIGHT-1M": "2"})
+
+    async def _agg_trades(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        query = request.query
+        if query.get("symbol") not in self.truth.symbols:
+            return web.json_response(error(-1121, "Invalid symbol."), status=400)
+        start = int(query["startTime"]) if query.get("startTime", "").isdecimal() else None
+        limit = int(query["limit"]) if query.get("limit", "").isdecimal() else DEFAULT_ROWS
+        return web.json_response(agg_trades(self.truth, query["symbol"], start, limit, self.clock.now_ms()))
 
     # --- faults of the whole exchange ---------------------------------------------------------------------------------
 

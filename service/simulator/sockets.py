@@ -17,11 +17,12 @@ from service.simulator.faults import FaultBook
 from service.simulator.market import SECOND_MS, Second
 from service.simulator.session import Session
 from service.simulator.tape import INTERVALS_MS
+from service.simulator.trades import trade_frame, trades_of
 from service.simulator.truth import Truth
 from service.simulator.wire import error, kline_frame, partial
 
 PING_SECONDS = 20.0
-_STREAM = re.compile(r"^(?P<id>[a-z0-9]+)@kline_(?P<interval>\w+)$")
+_STREAM = re.compile(r"^(?P<id>[a-z0-9]+)@(?:kline_(?P<interval>\w+)|trade)$")
 _LOOK_SECONDS = 0.02
 
 
@@ -99,7 +100,9 @@ class Sockets:
     def _known(self, streams: Iterable[str]) -> list[str]:
         """Keep the streams that exist; the real exchange acknowledges the others too, and sends nothing."""
         found = [match for match in map(_STREAM.match, streams) if match is not None]
-        return [m[0] for m in found if m["id"].upper() in self._truth.symbols and m["interval"] in INTERVALS_MS]
+        return [
+            m[0] for m in found if m["id"].upper() in self._truth.symbols and m["interval"] in {None, *INTERVALS_MS}
+        ]
 
     # --- all clients --------------------------------------------------------------------------------------------------
 
@@ -137,6 +140,7 @@ class Sockets:
         await self._at_point()
 
     def _push_partials(self, open_time: int) -> None:
+        self._push_trades(open_time, 0, SECOND_MS // 2)
         for stream, id_ in self._wanted("1s"):
             candle = self._truth.candle(id_, open_time, SECOND_MS)
             if candle is not None:
@@ -145,6 +149,7 @@ class Sockets:
 
     def _push_second(self, now: int) -> None:
         """Push what the second that ended at ``now`` did to every subscribed candle."""
+        self._push_trades(now - SECOND_MS, SECOND_MS // 2, SECOND_MS)
         for interval, interval_ms in INTERVALS_MS.items():
             for stream, id_ in self._wanted(interval):
                 open_time = (now - 1) // interval_ms * interval_ms
@@ -156,7 +161,16 @@ class Sockets:
                 push = self.disturber.final if closed else self.disturber.partial
                 self.send(push(stream, frame, self._now()))
 
-    def _wanted(self, interval: str) -> Iterable[tuple[str, str]]:
+    def _push_trades(self, open_time: int, first_ms: int, end_ms: int) -> None:
+        """Push the trades of one second made from ``first_ms`` to ``end_ms`` (exclusive) after its start."""
+        for stream, id_ in self._wanted(None):
+            second = self._truth.candle(id_, open_time, SECOND_MS)
+            for trade in trades_of(second) if second is not None else ():
+                if first_ms <= trade["T"] - open_time < end_ms:
+                    frame = trade_frame(id_, trade, event_ms=open_time + end_ms)
+                    self.send(self.disturber.partial(stream, frame, self._now()))
+
+    def _wanted(self, interval: str | None) -> Iterable[tuple[str, str]]:
         streams = sorted({stream for session in self.sessions for stream in session.streams})
         for stream in streams:
             match = _STREAM.match(stream)

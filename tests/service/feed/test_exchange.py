@@ -426,6 +426,51 @@ async def test_failures_29_leaving_while_rest_is_being_asked_leaves_nothing_open
     assert process.returncode == 0
 
 
+# --- candles made of trades -------------------------------------------------------------------------------------------
+
+
+async def test_where_an_exchange_has_no_such_candles_they_are_made_of_its_trades() -> None:
+    async with simulated(speed=8.0) as exchange:
+        feed = ExchangeFeed(
+            exchange="binance",
+            symbol="ETH/USDT",
+            timeframe="1s",
+            ccxt_config=exchange.ccxt_config(),
+            timing=FeedTiming.accelerated(8.0),
+            from_trades=True,
+        )
+        async with feed:
+            exchange.book.add(Fault("drop", int(exchange.since_start()) + 8_000))
+            exchange.book.add(Fault("down", int(exchange.since_start()) + 16_000, 5_000))
+            candles = candles_of(await collect(feed, 70, backfill=30))
+            assert feed.state().reconnects >= 1
+        assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(70)]
+        for candle in candles:
+            truth = exchange.truth.candle("ETHUSDT", candle.open_time, 1_000)
+            assert truth is not None
+            assert (candle.open, candle.high, candle.low, candle.close) == (
+                truth.open,
+                truth.high,
+                truth.low,
+                truth.close,
+            )
+            assert candle.volume == pytest.approx(truth.volume, abs=1e-9)
+            assert (candle.source == "filled") == (truth.trades == 0)
+
+
+@pytest.mark.parametrize("exchange", ["kraken", "coinbase", "bybit", "gate", "kucoin"])
+def test_exchanges_without_second_candles_are_followed_by_their_trades(exchange: str) -> None:
+    feed = ExchangeFeed(exchange=exchange, symbol="BTC/USD", timeframe="1s", ccxt_config={})
+    assert feed._client.built
+
+
+@pytest.mark.parametrize("exchange", ["binance", "binanceus", "upbit", "okx"])
+def test_exchanges_with_second_candles_are_followed_by_those(exchange: str) -> None:
+    feed = ExchangeFeed(exchange=exchange, symbol="BTC/USD", timeframe="1s", ccxt_config={})
+    assert not feed._client.built
+    assert "1s" in feed._client.api.timeframes
+
+
 # --- everything at once -----------------------------------------------------------------------------------------------
 
 

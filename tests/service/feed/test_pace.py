@@ -52,7 +52,7 @@ def test_a_limit_or_a_refusal_is_not_hammered() -> None:
         ("binance GET http://h:1/api 403 Forbidden <html>", "the exchange refuses access (HTTP 403)", True, False),
         ("binance GET http://h:1/api 429 Too Many {}", "the exchange limits our requests (HTTP 429)", False, True),
         ("binance GET http://h:1/api 418 I'm a teapot {}", "the exchange limits our requests (HTTP 418)", False, True),
-        ("binance GET http://h:451/api?limit=429 500 {}", "Exception binance GET http://h:451/api?limit=429 500 {}", False, False),
+        ("GET http://h:451/?limit=429 500 {}", "Exception GET http://h:451/?limit=429 500 {}", False, False),
     ],
 )  # fmt: skip
 def test_trouble_is_read_from_what_ccxt_says_but_not_from_its_urls(

@@ -239,3 +239,26 @@ def test_a_random_plan_follows_from_its_seed_and_all_plans_together_hold_every_f
     assert random_plan(5, 60) == random_plan(5, 60)
     assert random_plan(5, 60) != random_plan(6, 60)
     assert {fault.kind for seed in range(60) for fault in random_plan(seed, 60)} == set(KINDS)
+
+
+async def test_trades_make_up_their_candles_over_rest_and_socket(
+    exchange: SimulatedExchange, session: aiohttp.ClientSession
+) -> None:
+    start = int(exchange.clock.now_ms()) // 1_000 * 1_000 - 60_000
+    _, trades = await get(session, exchange, "/api/v3/aggTrades", symbol="ETHUSDT", startTime=start, limit=1_000)
+    _, rows = await klines(session, exchange, startTime=start, limit=50)
+    assert len({trade["a"] for trade in trades}) == len(trades)
+    for row in rows:
+        mine = [trade for trade in trades if row[0] <= trade["T"] < row[0] + 1_000]
+        if len(trades) < 1_000 or row[0] + 1_000 < trades[-1]["T"]:
+            assert len(mine) == row[8]
+        if len(mine) == row[8] > 0:
+            prices = [float(trade["p"]) for trade in mine]
+            told = [float(text) for text in row[1:6]]
+            assert [prices[0], max(prices), min(prices), prices[-1]] == told[:4]
+            assert sum(float(trade["q"]) for trade in mine) == pytest.approx(told[4])
+    async with session.ws_connect(f"ws://127.0.0.1:{exchange.port}/ws/ethusdt@trade") as socket:
+        frames = [await socket.receive_json() for _ in range(30)]
+    _, again = await get(session, exchange, "/api/v3/aggTrades", symbol="ETHUSDT", startTime=frames[0]["T"])
+    told_again = {trade["a"]: (trade["p"], trade["q"], trade["T"]) for trade in again}
+    assert all(told_again[frame["t"]] == (frame["p"], frame["q"], frame["T"]) for frame in frames)
