@@ -50,7 +50,7 @@ async def check_schema(database: Database) -> None:
     async with database.reading() as connection:
         await connection.run_sync(refuse_newer)
         current = await connection.run_sync(current_revision)
-    newest = scripts().get_current_head()
+    newest = head_revision()
     if current is None:
         raise SchemaMismatch("the database has no Livewick tables yet: run `livewick migrate`")
     if current != newest:
@@ -123,7 +123,7 @@ def refuse_newer(connection: Connection) -> None:
     current = current_revision(connection)
     known = {script.revision for script in scripts().walk_revisions()}
     if current is not None and current not in known:
-        newest = scripts().get_current_head()
+        newest = head_revision()
         raise SchemaMismatch(
             f"the database's schema {current} is newer than this program, which knows up to {newest}: "
             "install the newer version, or downgrade the database with it"
@@ -133,6 +133,11 @@ def refuse_newer(connection: Connection) -> None:
 def current_revision(connection: Connection) -> str | None:
     """Return the revision written in the database, or None."""
     return MigrationContext.configure(connection).get_current_revision()
+
+
+def head_revision() -> str | None:
+    """Return the revision that this program needs."""
+    return scripts().get_current_head()
 
 
 def scripts() -> ScriptDirectory:

@@ -19,6 +19,7 @@ from tests.builders import MARKET, at, make_batch, make_candle, make_checkpoint,
 from tests.support.postgres import PostgresCluster
 
 postgres = pytest.mark.postgres
+TERMINATE = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :name"
 SLOW_QUERY = {
     "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n",
     "postgresql": "SELECT pg_sleep(30)",
@@ -335,8 +336,10 @@ async def test_failures_73_killed_backends_cost_a_retry_and_nothing_else(
 
         writing = asyncio.create_task(write_everything())
         kills = 0
-        while not writing.done():
-            kills += await asyncio.to_thread(postgres_cluster.terminate_sessions, name)
+        async with open_database(postgres_cluster.url()) as other, other.reading() as connection:
+            while not writing.done():
+                kills += (await connection.execute(text(TERMINATE), {"name": name})).scalar_one()
+                await asyncio.wait([writing], timeout=0.05)
         await writing
         assert kills > 3
         assert [row.open_time for row in await store.steps(MARKET, None, None, 1000)] == [at(i) for i in range(180)]
