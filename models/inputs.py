@@ -26,14 +26,14 @@ ODD_PRODUCTS = (
         "return.0 sign.0 gap.2 gap.4 gap.8 gap.16 position.3 position.6 tail.0 body.0 flow.4 move.0 move.1 move_sign.0",
         "moved.0 moved.1 traded.0 traded.1 volume.0 volume.1 size.0 range.0 activity.4 activity.16 activity.64 "
         "trading.16 since_trade.0 since_move.0 move_gap.0 volatility.4",
-        0.03,
+        0.002,
     ),
     Products(
         "slow trends, by how far the price has run",
         "gap.32 gap.64 gap.128 gap.300 gap.900 vwap_gap.20 vwap_gap.100 vwap_gap.400 position.90 drift.64 flow.64 "
         "run.0",
         "edge.6 edge.12 edge.30 gap_size.4 gap_size.16 traded_volume.0",
-        0.03,
+        0.06,
     ),
     Products(
         "where the last trades were, by how old and large they are",
@@ -49,7 +49,7 @@ EVEN_PRODUCTS = (
         "gap.300 gap.900 vwap_gap.400 flow.16 flow.64 drift.16",
         "traded_middle.1 traded_middle.2 traded_middle.3 position.6 gap.2 gap.4 gap.8 drift.4 move.0 position.12 "
         "flow.16 gap.16",
-        0.0017,
+        0.0025,
     ),
     Products(
         "ranges, by how busy it is",
@@ -63,9 +63,15 @@ EVEN_PRODUCTS = (
 INPUT_SCALE = 0.05
 """Keeps the norm of all inputs, and so of the skip's gradient, well under the clip norm."""
 
-PRIORS: dict[str, float] = {}
+PRIORS: dict[str, float] = {
+    "return": 0.03, "sign": 0.001, "gap": 0.05, "position": 0.03, "tail": 0.025, "body": 0.025, "jump": 0.003,
+    "flow": 0.06, "body_flow": 0.015, "drift": 0.015, "move": 0.1, "move_sign": 0.01, "fresh_move": 0.002, "run": 0.25,
+    "traded_tail": 0.5, "traded_middle": 0.2, "vwap_gap": 0.05,
+    "one": 20.0, "moved": 0.001, "traded": 0.025, "volume": 0.01, "size": 0.001, "range": 0.06, "activity": 0.005,
+    "trading": 1.0, "since_trade": 5.0, "since_move": 0.1, "move_gap": 0.001, "move_size": 0.005, "volatility": 0.01,
+    "spread": 0.2, "scale": 0.2, "traded_volume": 0.05, "gap_size": 0.05, "edge": 0.0125,
+}  # fmt: skip
 """Prior variance of the weights by family, for unscaled inputs; chosen on 2019-06-02."""
-DEFAULT_PRIOR = 0.05
 
 _Index = npt.NDArray[np.intp]
 
@@ -121,4 +127,4 @@ def even_prior() -> Vector:
 
 
 def _plain(families: tuple[Family, ...]) -> list[float]:
-    return [PRIORS.get(family.name, DEFAULT_PRIOR) for family in families for _ in family.marks]
+    return [PRIORS[family.name] for family in families for _ in family.marks]

@@ -12,7 +12,7 @@ STEP = 0.01
 
 @dataclass(slots=True)
 class Interval:
-    """Multiples of the predicted spread below and above the expected close, followed by online quantile descent in their logs.
+    """Multiples of the predicted spread below and above the expected close, followed in their logs by online descent.
 
     Each side misses a share (1 - COVERAGE) / 2 of the candles in the long run, whatever the prices do (Gibbs & Candes
     2021, adaptive conformal inference).

@@ -91,7 +91,7 @@ def test_a_clipped_step_equals_clipping_by_hand() -> None:
 
 
 def test_a_clipped_step_equals_the_two_backward_result_of_the_ancestor() -> None:
-    """One backward to measure the norm and a second one, of the scaled loss, to step: the same weights for twice the work."""
+    """One backward to measure the norm, a second one, of the scaled loss, to step: the same for twice the work."""
     made, ancestor = trainer(clip_norm=0.01), model()
     optimizer = torch.optim.SGD(ancestor.parameters(), lr=0.1)
     loss = (ancestor(INPUTS) - TARGETS).square().mean()
