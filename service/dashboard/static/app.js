@@ -55,12 +55,18 @@ async function startCharts() {
 
 async function pollMarkets() {
   try {
+    await askMarkets();
+  } finally {
+    setTimeout(pollMarkets, page.market?.status?.phase === "live" ? 5000 : 1000);
+  }
+}
+
+async function askMarkets() {
+  try {
     readMarkets(await api.get("/markets"));
   } catch (error) {
     if (!(error instanceof Unavailable)) throw error;
     page.link.error = `Not ready: ${error.message}`;
-  } finally {
-    setTimeout(pollMarkets, page.market?.status?.phase === "live" ? 5000 : 1000);
   }
 }
 
@@ -90,6 +96,8 @@ function setAge(ms) {
 }
 
 function opened() {
+  // After a restart much may be different: known at once, not at the next turn.
+  if (page.link.since !== null) askMarkets();
   page.link.open = true;
   page.link.since = performance.now();
 }
