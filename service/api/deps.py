@@ -49,7 +49,8 @@ class ApiDeps:
     static: Path = Path(__file__).parent.parent / "dashboard" / "static"
 
 
-def api_deps(connection: HTTPConnection) -> ApiDeps:
+# Dependencies are async although they wait for nothing: FastAPI runs plain functions in threads, at a higher cost.
+async def api_deps(connection: HTTPConnection) -> ApiDeps:
     """Return the dependencies that create_api was given."""
     deps: ApiDeps = connection.app.state.deps
     return deps
@@ -81,7 +82,7 @@ def find_market(deps: ApiDeps, name: str | None) -> LiveMarket:
     raise Problem(422, "Market needed", "Several markets are followed: name one with `market`.")
 
 
-def _market(deps: Deps, market: MarketName = None) -> LiveMarket:
+async def _market(deps: Deps, market: MarketName = None) -> LiveMarket:
     return find_market(deps, market)
 
 

@@ -70,12 +70,12 @@ def request_id(request: Request) -> str | None:
     return value
 
 
-def _problem(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)  # noqa: S101 - Starlette's signature is wider than what it calls us with
     return error.response(request_id(request))
 
 
-def _http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     title = HTTPStatus(error.status_code).phrase
     details = {404: "There is nothing at this path.", 405: "This path does not take this method."}
@@ -87,7 +87,7 @@ def _http_exception(request: Request, error: Exception) -> Response:
     return Problem(error.status_code, title, detail, headers=headers).response(request_id(request))
 
 
-def _validation(request: Request, error: Exception) -> Response:
+async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     errors = describe_errors(error.errors())
     detail = "; ".join(f"{item['where']}: {item['message']}" for item in errors)
@@ -101,13 +101,13 @@ def describe_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
     ]
 
 
-def _store_unavailable(request: Request, error: Exception) -> Response:
+async def _store_unavailable(request: Request, error: Exception) -> Response:
     log.warning("database unavailable for a request", reason=str(error))
     problem = Problem(503, "Database unavailable", "The database does not answer; try again.", retry_after=5)
     return problem.response(request_id(request))
 
 
-def _learner_unavailable(request: Request, error: Exception) -> Response:
+async def _learner_unavailable(request: Request, error: Exception) -> Response:
     seconds = error.retry_after_seconds if isinstance(error, LearnerUnavailable) else 5
     detail = "The learner is starting or starting again; try again."
     return Problem(503, "Learner unavailable", detail, retry_after=seconds).response(request_id(request))

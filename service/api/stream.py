@@ -52,7 +52,7 @@ class Wanted:
 @router.websocket("/ws")
 async def follow(websocket: WebSocket) -> None:
     """Follow predictions, steps and events as they happen."""
-    deps = api_deps(websocket)
+    deps = await api_deps(websocket)
     sockets: SocketLimit = websocket.app.state.sockets
     try:
         if not origin_allowed(websocket.scope, deps.options.allowed_origins) and deps.options.allowed_origins:
