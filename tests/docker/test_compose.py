@@ -112,7 +112,9 @@ def test_every_setting_can_be_given_through_compose(services: Json) -> None:
 
 
 def test_the_gpu_override_reserves_a_device_and_its_own_image() -> None:
-    app = yaml.safe_load(GPU.read_text())["services"]["app"]
+    services = yaml.safe_load(GPU.read_text())["services"]
+    app = services["app"]
+    assert services["migrate"]["image"] == app["image"]
     (device,) = app["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
     assert app["image"] != yaml.safe_load(COMPOSE.read_text())["services"]["app"]["image"]
