@@ -18,6 +18,7 @@ from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import Correction, FeedItem, Gap, LivewickError, Notice
 from tests.builders import MARKET, at, make_candle
 from tests.fakes import InMemoryStore
+from tests.support.eventually import eventually
 from tests.support.feeds import ScriptedFeed
 from tests.support.learners import InProcessLearner
 
@@ -59,8 +60,7 @@ class Rig:
 
     async def learned(self, index: int) -> None:
         """Wait until the candle with this index is stored with its step."""
-        while not any(open_time == at(index) for _, open_time in self.store.stored_steps):
-            await asyncio.sleep(0.001)
+        await eventually(lambda: any(open_time == at(index) for _, open_time in self.store.stored_steps), 30)
 
 
 @asynccontextmanager
@@ -189,13 +189,11 @@ async def test_gaps_and_notices_become_events() -> None:
 async def test_predictions_go_on_while_the_database_is_away() -> None:
     rig = Rig([])
     async with running(rig):
-        while not rig.feed.asked:
-            await asyncio.sleep(0)
+        await eventually(lambda: rig.feed.asked)
         rig.store.unavailable = "connection refused"
         for candle in candles(0, 5):
             rig.feed.say(candle)
-        while len(rig.frames.of("step")) < 5 or rig.pipeline.status().database_ok:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(rig.frames.of("step")) == 5 and not rig.pipeline.status().database_ok)
         assert not rig.store.stored_steps
         rig.store.unavailable = None
         await rig.learned(4)

@@ -11,6 +11,7 @@ from service.ports import Checkpoint, RecordBatch, Run
 from service.recorder import Recorder
 from tests.builders import MARKET, at, make_batch, make_candle, make_checkpoint
 from tests.fakes import InMemoryStore
+from tests.support.eventually import eventually
 
 
 class LoggingStore(InMemoryStore):
@@ -64,8 +65,7 @@ async def test_an_outage_loses_nothing_and_is_shown() -> None:
         store.unavailable = "connection refused"
         for index in range(10):
             await recorder.put(make_batch(index))
-        while recorder.database_ok:
-            await asyncio.sleep(0)
+        await eventually(lambda: not recorder.database_ok)
         assert recorder.backlog == 10
         store.unavailable = None
         await recorder.drained()

@@ -17,6 +17,7 @@ from models.learner import Learner
 from service.ports import CheckpointRefused, LearnerUnavailable
 from service.worker import LearnerKeepsDying, LearnerWorker, WorkerLimits
 from tests.builders import MARKET, make_candle
+from tests.support.eventually import eventually
 
 CONFIG = LearnerConfig(market=MARKET, tick=0.01)
 LIMITS = WorkerLimits(hang_seconds=60, start_seconds=100)
@@ -54,8 +55,7 @@ async def killed(worker: LearnerWorker, number: signal.Signals = signal.SIGKILL)
     before = worker.restarts
     assert worker.pid is not None
     os.kill(worker.pid, number)
-    while worker.restarts == before or not worker.alive:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: worker.restarts > before and worker.alive, 90)
 
 
 async def test_a_killed_child_comes_back_to_the_last_bit() -> None:

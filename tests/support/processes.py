@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,26 +119,38 @@ def exchange(folder: Path, *arguments: str, port: int | None = None) -> Iterator
 
 
 @contextmanager
-def service(folder: Path, exchange: Exchange | None = None, **settings: Any) -> Iterator[Service]:
-    """Run ``livewick serve`` in ``folder`` until the context ends; on that exchange, or on the simulated one."""
+def service(
+    folder: Path, exchange: Exchange | None = None, failpoint: tuple[str, int] | None = None, **settings: Any
+) -> Iterator[Service]:
+    """Run ``livewick serve`` in ``folder`` until the context ends; on that exchange, or on the simulated one.
+
+    ``failpoint`` (see ``failpoints.py``) kills it at an exact instant.
+    """
     port = settings.pop("port", None) or free_port()
     values = {"PORT": port, "BACKFILL": 60, "FEED": "exchange" if exchange else "simulated", **settings}
     if exchange:
         values["CCXT"] = json.dumps(exchange.ccxt)
     log = folder / f"service-{time.time_ns()}.log"
-    with _process("serve", log, folder, {f"LIVEWICK_{name}": str(value) for name, value in values.items()}) as popen:
+    program = ["tests.support.failpoints", failpoint[0], str(failpoint[1])] if failpoint else ["service"]
+    environment = {f"LIVEWICK_{name}": str(value) for name, value in values.items()}
+    with _process("serve", log, folder, environment, program=program) as popen:
         yield Service(popen, log, f"http://127.0.0.1:{port}")
 
 
 @contextmanager
 def _process(
-    command: str, log: Path, folder: Path, environment: dict[str, str], *arguments: str
+    command: str,
+    log: Path,
+    folder: Path,
+    environment: dict[str, str],
+    *arguments: str,
+    program: Sequence[str] = ("service",),
 ) -> Iterator[subprocess.Popen[str]]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LIVEWICK_")}
     root = Path(__file__).parents[2]
     with log.open("w") as stderr:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "service", command, *arguments],
+            [sys.executable, "-m", *program, command, *arguments],
             cwd=folder,
             env={**inherited, "PYTHONPATH": str(root), **environment},
             stdin=subprocess.DEVNULL,

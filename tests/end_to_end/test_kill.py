@@ -1,0 +1,127 @@
+"""kill -9 at any instant: nothing stored is lost or doubled, and the learner goes on to the last bit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.checkpoint import load_state
+from models.config import LearnerConfig
+from models.learner import Learner
+from models.records import Prediction, Step
+from service.storage import SqlCheckpointStore, SqlRecordStore, open_database
+from tests.support.failpoints import POINTS
+from tests.support.processes import Exchange, exchange, service
+
+SETTINGS: dict[str, Any] = {"BACKFILL": 40, "CHECKPOINT_EVERY": 7}
+READY_AGAIN_SECONDS = 10
+MARKET = "binance:ETH/USDT"
+EVERYTHING = 2**31
+
+
+def kill_at(market: Exchange, folder: Path, point: str, count: int) -> None:
+    """Run the service until it has killed itself at the point."""
+    with service(folder, market, (point, count), **SETTINGS) as running:
+        assert running.popen.wait(90) == -9, running.log.read_text()
+
+
+def kill_after(market: Exchange, folder: Path, seconds: float) -> None:
+    """Run the service for so long, then kill it."""
+    with service(folder, market, **SETTINGS) as running:
+        time.sleep(seconds)  # a random instant is the point here
+        assert running.popen.poll() is None, running.log.read_text()
+
+
+def ready_again(market: Exchange, folder: Path) -> float:
+    """Start the service, wait until it is live and two more candles are learned; return how long until ready."""
+    started = time.monotonic()
+    with service(folder, market, **SETTINGS) as running:
+        running.wait_until_live()
+        seconds = time.monotonic() - started
+        step = running.get("/markets")["markets"][0]["step"]
+        running.wait_until("learning", "/markets", lambda got: got["markets"][0]["step"] >= step + 2)
+        running.end()
+    return seconds
+
+
+def nothing_lost_and_equal_to_the_last_bit(market: Exchange, folder: Path) -> None:
+    """Learn what is stored once more, never stopped, and compare every number."""
+    stored = asyncio.run(read(folder))
+    times = [candle.open_time for candle in stored["candles"]]
+    assert times == list(range(times[0], times[-1] + 1000, 1000)), "a candle is missing or doubled"
+    rows = [[c.open_time, c.open, c.high, c.low, c.close, c.volume] for c in stored["candles"]]
+    assert rows == market.candles(times[0], times[-1] + 1000)
+    assert [step.open_time for step in stored["steps"]] == times
+    assert [prediction.open_time for prediction in stored["predictions"]] == [time + 1000 for time in times]
+
+    state = load_state(stored["checkpoint"].data)
+    torch.set_num_threads(1)
+    learner, saved = (Learner(LearnerConfig(**state["config"])) for _ in range(2))
+    at_checkpoint = None
+    for candle, told, step in zip(stored["candles"], stored["predictions"], stored["steps"], strict=True):
+        prediction = learner.predict(candle, 0)
+        learned = learner.learn(candle)
+        assert numbers(prediction) == numbers(told)
+        assert numbers(learned.step) == numbers(step)
+        if candle.open_time == stored["checkpoint"].open_time:
+            at_checkpoint = learner.weights_hash()
+    saved.load_state_dict(state)
+    assert saved.weights_hash() == at_checkpoint
+
+
+async def read(folder: Path) -> dict[str, Any]:
+    async with open_database(f"sqlite+aiosqlite:///{folder}/data/livewick.db") as database:
+        store = SqlRecordStore(database)
+        run = await store.latest_run(MARKET)
+        assert run is not None
+        return {
+            "candles": await store.candles(MARKET, None, None, EVERYTHING),
+            "predictions": await store.predictions(MARKET, None, None, EVERYTHING),
+            "steps": await store.steps(MARKET, None, None, EVERYTHING),
+            "checkpoint": await SqlCheckpointStore(database).latest(run),
+        }
+
+
+def numbers(record: Prediction | Step) -> Prediction | Step:
+    """Leave out what the clock decides, and the trend that came due later."""
+    if isinstance(record, Prediction):
+        return replace(record, made_at=0)
+    return replace(record, infer_ms=None, train_ms=None, lag_ms=None, queue_depth=None, trend_correct=None, source="")
+
+
+def test_killed_at_every_failpoint_it_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Failpoints of the issue: around commits, in checkpoints, in migration, in the first start."""
+    with exchange(tmp_path, "--seed", "3") as market:
+        kill_at(market, tmp_path, "inside-migration", 3)
+        for number, point in enumerate(POINTS[:-1]):
+            kill_at(market, tmp_path, point, 1 + number % 2)
+        ready_again(market, tmp_path)
+        nothing_lost_and_equal_to_the_last_bit(market, tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_40_times_at_random_instants(tmp_path: Path) -> None:
+    kill_many(tmp_path, 40, seed=1)
+
+
+def kill_many(folder: Path, kills: int, seed: int) -> list[float]:
+    """Kill so often, at failpoints and random instants in turn; every fifth time look at everything."""
+    dice = random.Random(seed)
+    waits = []
+    with exchange(folder, "--seed", str(seed)) as market:
+        for number in range(kills):
+            if number % 3 == 0:
+                kill_at(market, folder, dice.choice(POINTS[:-1]), dice.randint(1, 6))
+            else:
+                kill_after(market, folder, dice.uniform(0.2, 9.0))
+            if number % 5 == 4:
+                waits.append(ready_again(market, folder))
+                nothing_lost_and_equal_to_the_last_bit(market, folder)
+    return waits
