@@ -238,7 +238,9 @@ class AsyncClient:
         wait = FIRST_WAIT_SECONDS
         while True:
             try:
-                async with connect(self._stream_url(market, kinds, after), additional_headers=self._headers) as socket:
+                async with connect(
+                    self._stream_url(market, kinds, after), additional_headers=self._headers, close_timeout=1
+                ) as socket:
                     async for text in socket:
                         wait = FIRST_WAIT_SECONDS
                         after = _last_seen(text, after)
