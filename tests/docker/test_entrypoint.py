@@ -75,7 +75,7 @@ def _stops_in_time(process: subprocess.Popen[bytes]) -> None:
 
 def _environment(settings: Mapping[str, str]) -> dict[str, str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("LIVEWICK_")}
-    return mine | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | settings
+    return mine | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | dict(settings)
 
 
 def _migrate(folder: Path, settings: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ def _serving_as_process_1(
     wrapper = ["sh", "-ec", READ_ONLY, "sh"] if read_only else []
     command = [*UNSHARE, *wrapper, sys.executable, "-m", "service", "serve"]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=_environment(own | settings), stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=_environment(own | dict(settings)), stdout=log, stderr=log)
     try:
         yield process, port
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from service.dashboard.build import VENDOR
 
@@ -58,12 +58,17 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
             if not any(part in text for part in expected):
                 troubles.append(f"{kind}: {text}")
 
-        page.on("console", lambda message: message.type == "error" and complain("console", message.text))
+        def hear(message: ConsoleMessage) -> None:
+            if message.type == "error":
+                complain("console", message.text)
+
+        def watch(request: Request) -> None:
+            if urlsplit(request.url).netloc != host:
+                complain("request to another host", request.url)
+
+        page.on("console", hear)
         page.on("pageerror", lambda error: complain("page", str(error)))
-        page.on(
-            "request",
-            lambda request: urlsplit(request.url).netloc != host and complain("external request", request.url),
-        )
+        page.on("request", watch)
         page.goto(url)
         return page
 
