@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -31,7 +30,8 @@ from service.api.deps import ApiDeps, ApiOptions
 from service.api.sockets import listen, server_config
 from service.broadcast import Broadcaster
 from service.feed.exchange import ExchangeFeed
-from service.pipeline import MarketPipeline, PipelineOptions
+from service.market import FollowedMarket
+from service.pipeline import MarketPipeline, PipelineOptions, now_ms
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
 from service.settings import Settings
 from service.simulator.server import SimulatedExchange
@@ -190,7 +190,7 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             await self._become_trainer(stack, feed.market)
             pipeline = self._pipeline(feed)
-            self._markets[feed.market] = pipeline
+            self._markets[feed.market] = FollowedMarket(pipeline)
             self._pipelines.append(pipeline)
             if feed.state().simulated:
                 pipeline.tell_simulated("the feed is the built-in simulated exchange")
@@ -281,8 +281,3 @@ def _note_database_away(state: RetryCallState) -> None:
     if state.attempt_number == 1:
         error = state.outcome.exception() if state.outcome else None
         log.warning("database cannot be reached, trying for a minute", reason=str(error))
-
-
-def now_ms() -> int:
-    """Return the wall clock in UTC milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -6,7 +6,7 @@ Everything here is implementation-free: ``feed/``, ``storage/``, ``worker.py`` a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
@@ -266,6 +266,8 @@ class LearnerHandle(Protocol):
 
     restarts: int
     short_score: dict[str, Any] | None
+    on_restart: Callable[[str], None]
+    """Called with the reason whenever the learner died and is being restored."""
 
     @property
     def alive(self) -> bool: ...

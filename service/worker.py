@@ -50,16 +50,10 @@ class LearnerWorker:
     than "try again".
     """
 
-    def __init__(
-        self,
-        config: LearnerConfig,
-        *,
-        limits: WorkerLimits | None = None,
-        on_restart: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, config: LearnerConfig, limits: WorkerLimits | None = None) -> None:
         self._config = config
         self._limits = limits or WorkerLimits()
-        self._on_restart = on_restart or (lambda _reason: None)
+        self.on_restart: Callable[[str], None] = lambda _reason: None
         self._process: asyncio.subprocess.Process | None = None
         self._replies: _Replies | None = None
         self._connected = asyncio.Event()
@@ -242,7 +236,7 @@ class LearnerWorker:
         self._deaths.append(time.monotonic())
         reason = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         if self._loaded:
-            self._on_restart(reason)
+            self.on_restart(reason)
         log.warning("learner process ended and is started again", reason=reason, restarts=self.restarts)
         window = self._limits.deaths_window_seconds
         if len(self._deaths) == self._limits.deaths and self._deaths[-1] - self._deaths[0] <= window:

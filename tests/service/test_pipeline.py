@@ -14,6 +14,7 @@ from models.candle import Candle
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.records import Step
+from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import Correction, FeedItem, Gap, LivewickError, Notice
 from tests.builders import MARKET, at, make_candle
@@ -57,6 +58,7 @@ class Rig:
         self.frames = Frames(self.learner)
         options = PipelineOptions(config={"seed": 0}, backfill=10, checkpoint_every=every)
         self.pipeline = MarketPipeline(self.feed, self.learner, self.store, self.store, self.frames, options)
+        self.market = FollowedMarket(self.pipeline)
 
     async def learned(self, index: int) -> None:
         """Wait until the candle with this index is stored with its step."""
@@ -114,6 +116,7 @@ async def test_a_learner_that_dies_costs_no_candle_and_doubles_none(die_at: list
         await rig.learned(4)
     assert len(rig.frames.of("prediction")) == len(rig.frames.of("step")) == 5
     assert numbers([*rig.store.stored_steps.values()]) == numbers([*expected.stored_steps.values()])
+    assert [event["kind"] for event in rig.frames.of("event")] == ["restart"] * len(die_at)
 
 
 @pytest.mark.parametrize("stopped_after", [1, 3, 4, 7, 8])
@@ -193,7 +196,7 @@ async def test_predictions_go_on_while_the_database_is_away() -> None:
         rig.store.unavailable = "connection refused"
         for candle in candles(0, 5):
             rig.feed.say(candle)
-        await eventually(lambda: len(rig.frames.of("step")) == 5 and not rig.pipeline.status().database_ok)
+        await eventually(lambda: len(rig.frames.of("step")) == 5 and not rig.market.status().database_ok)
         assert not rig.store.stored_steps
         rig.store.unavailable = None
         await rig.learned(4)
@@ -202,29 +205,29 @@ async def test_predictions_go_on_while_the_database_is_away() -> None:
 
 async def test_a_market_is_live_only_when_its_prediction_is_about_the_next_candle() -> None:
     rig = Rig(candles(0, 2, source="backfill"))
-    assert rig.pipeline.status().phase == "starting"
+    assert rig.market.status().phase == "starting"
     async with running(rig):
         await rig.learned(1)
-        assert rig.pipeline.status().phase == "warming_up"
+        assert rig.market.status().phase == "warming_up"
         rig.feed.say(make_candle(2))
         await rig.learned(2)
-        assert rig.pipeline.status().phase == "live"
+        assert rig.market.status().phase == "live"
         rig.feed.status = "stale"
-        assert rig.pipeline.status().phase == "stale"
+        assert rig.market.status().phase == "stale"
 
 
 async def test_pausing_scores_without_learning_and_survives_a_restart() -> None:
     rig = Rig(candles(0, 4))
     async with running(rig):
         await rig.learned(3)
-        await rig.pipeline.pause()
+        await rig.market.pause()
         rig.feed.say(make_candle(4))
         await rig.learned(4)
-        assert rig.pipeline.status().paused
+        assert rig.market.status().paused
     async with running(Rig(candles(0, 6), store=rig.store)) as again:
         await again.learned(5)
-        assert again.pipeline.status().paused
-        await again.pipeline.resume()
+        assert again.market.status().paused
+        await again.market.resume()
         again.feed.say(make_candle(6))
         await again.learned(6)
     steps = await rig.store.steps(MARKET, None, None, 99)
@@ -236,13 +239,13 @@ async def test_a_rollback_takes_the_earlier_weights_on_an_unbroken_window() -> N
     async with running(rig):
         await rig.learned(3)
         await rig.learned(5)
-        earlier = await rig.pipeline.checkpoint()
+        earlier = await rig.market.checkpoint()
         rig.feed.say(make_candle(6))
         await rig.learned(6)
-        await rig.pipeline.checkpoint()
+        await rig.market.checkpoint()
         rig.feed.say(make_candle(7))
         await rig.learned(7)
-        assert await rig.pipeline.rollback() == earlier
+        assert await rig.market.rollback() == earlier
         assert rig.learner.learner.step == earlier["step"]
         rig.feed.say(make_candle(8))
         await rig.learned(8)
@@ -256,7 +259,7 @@ async def test_a_rollback_without_an_earlier_checkpoint_is_refused() -> None:
     async with running(Rig(candles(0, 2))) as rig:
         await rig.learned(1)
         with pytest.raises(LivewickError, match="no earlier checkpoint"):
-            await rig.pipeline.rollback()
+            await rig.market.rollback()
 
 
 async def test_closing_saves_a_checkpoint_and_everything_recorded() -> None:
@@ -264,4 +267,4 @@ async def test_closing_saves_a_checkpoint_and_everything_recorded() -> None:
         await rig.learned(2)
         await rig.pipeline.close()
         assert max(rig.store.stored_checkpoints[1]) == at(2)
-        assert rig.pipeline.status().phase == "stopped"
+        assert rig.market.status().phase == "stopped"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class InProcessLearner(LearnerHandle):
         self.calls: list[str] = []
         self.restarts = 0
         self.short_score: dict[str, Any] | None = None
+        self.on_restart: Callable[[str], None] = lambda _reason: None
         self._die_at = list(die_at)
         self._first: int | None = None
         self._loaded = asyncio.Event()
@@ -89,5 +90,6 @@ class InProcessLearner(LearnerHandle):
         if call in self._die_at:
             self._die_at.remove(call)
             self.restarts += 1
+            self.on_restart("asked to")
             raise LearnerUnavailable("the learner died")
         self.calls.append(call)
