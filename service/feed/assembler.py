@@ -19,8 +19,8 @@ MAX_FILL_CANDLES = 60
 class AssemblerRules:
     """What the assembler may conclude; times in ms.
 
-    ``flagged``: the socket says which frame is final. ``dense``: the exchange has a candle for every interval, traded or
-    not, so a missing one is a hole and not a quiet interval. ``built``: rows are made of trades, and one without volume
+    ``flagged``: the socket says which frame is final. ``dense``: the exchange has a candle for every interval, traded
+    or not, so a missing one is a hole and no quiet interval. ``built``: rows are made of trades, and one without volume
     was filled in.
     """
 

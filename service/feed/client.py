@@ -37,6 +37,11 @@ class ExchangeClient:
 
     built = False
 
+    @property
+    def streams(self) -> bool:
+        """Whether there is a socket to watch; otherwise REST alone is asked."""
+        return bool(self.api.has.get("watchOHLCV"))
+
     def __init__(
         self,
         exchange: str,

@@ -12,6 +12,7 @@ from typing import Any, Self
 from service.feed.assembler import Assembler, AssemblerRules
 from service.feed.client import CallFailed
 from service.feed.clock import ExchangeClock
+from service.feed.health import Health
 from service.feed.measure import set_clock
 from service.feed.pace import Backoff, DialBudget
 from service.feed.reconciler import Reconciler
@@ -26,13 +27,13 @@ from service.ports import (
     FeedStatus,
     FeedUnreachable,
     Gap,
-    Notice,
 )
 
 MAX_CATCH_UP_CANDLES = 86_400
 _WEEKS_FROM_MS = 86_400_000
 _CONNECT_TRIES = 3
 _CONNECT_PAUSE_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
 
 
 class ExchangeFeed:
@@ -70,12 +71,7 @@ class ExchangeFeed:
         self._grid = Grid(self.interval_ms)
         self._malformed = 0
         self._closed = False
-        self._told_stale = False
-        self._backfill_total: int | None = None
-        self._lag_ms: float | None = None
-        self._assembler: Assembler | None = None
-        self._watcher: Watcher | None = None
-        self._reconciler: Reconciler | None = None
+        self._health: Health | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._client = choose_client(
@@ -115,58 +111,34 @@ class ExchangeFeed:
     async def stream(self, after: int | None, backfill: int) -> AsyncGenerator[FeedItem, None]:
         """Yield for ever, as service.ports.CandleFeed.stream says; one stream at a time."""
         assembler, first_gap = self._assemble(after, backfill)
-        self._assembler = assembler
-        self._reconciler = Reconciler(self._client, assembler, self.clock, self.timing, self._jitter, self._news.set)
-        self._watcher = Watcher(
-            self._client,
-            assembler,
-            self._reconciler,
-            self.clock,
-            self.timing,
-            DialBudget(self.timing),
-            Backoff(self.timing, self._jitter),
+        timing, jitter = self.timing, self._jitter
+        reconciler = Reconciler(self._client, assembler, self.clock, timing, jitter, self._news.set)
+        watcher = Watcher(
+            self._client, assembler, reconciler, self.clock, timing, DialBudget(timing), Backoff(timing, jitter)
         )
-        self._tasks = [
-            asyncio.create_task(self._watcher.run(), name=f"watch {self.market}"),
-            asyncio.create_task(self._reconciler.run(), name=f"reconcile {self.market}"),
-        ]
+        total = max(0, (self._grid.floor(self.clock.now_ms()) - assembler.next_open) // self.interval_ms)
+        health = self._health = Health(assembler, reconciler, watcher, self.clock, timing, total)
+        self._tasks = [asyncio.create_task(reconciler.run(), name=f"reconcile {self.market}")]
+        if self._client.streams:
+            self._tasks.append(asyncio.create_task(watcher.run(), name=f"watch {self.market}"))
         try:
             if first_gap is not None:
                 yield first_gap
             while True:
                 while (item := assembler.take()) is not None:
-                    self._measure(item)
+                    health.measure(item)
                     yield item
-                if (notice := self._notice()) is not None:
+                if (notice := health.notice()) is not None:
                     yield notice
-                await self._wait_for_news()
+                await self._wait_for_news(health)
         finally:
             await self._stop_tasks()
 
     def state(self) -> FeedState:
-        assembler, now = self._assembler, self.clock.now_ms()
-        last = assembler.last if assembler is not None else None
-        counts = assembler.counts if assembler is not None else None
-        status, detail = self._status(now)
-        rejected = dict(counts.rejected) if counts is not None else {}
-        if self._malformed:
-            rejected["malformed"] = self._malformed
-        return FeedState(
-            exchange=self.exchange,
-            simulated=self.simulated,
-            status=status,
-            detail=detail,
-            last_open_time=last.open_time if last is not None else None,
-            age_ms=max(0, round(now - last.open_time - self.interval_ms)) if last is not None else None,
-            lag_ms=self._lag_ms,
-            reconnects=self._watcher.reconnects if self._watcher is not None else 0,
-            backfilled=counts.backfilled if counts is not None else 0,
-            backfill_total=self._backfill_total,
-            filled=counts.filled if counts is not None else 0,
-            gaps=counts.gaps if counts is not None else 0,
-            corrections=counts.corrections if counts is not None else 0,
-            rejected=rejected,
-        )
+        if self._closed or self._health is None:
+            status: FeedStatus = "closed" if self._closed else "starting"
+            return FeedState(exchange=self.exchange, simulated=self.simulated, status=status)
+        return self._health.state(self.exchange, self.simulated, self._malformed)
 
     # --- entering -----------------------------------------------------------------------------------------------------
 
@@ -192,6 +164,8 @@ class ExchangeFeed:
         if self.timeframe not in (api.timeframes or {}) and not self._client.built:
             known = ", ".join(api.timeframes or {}) or "none"
             raise ConfigurationError(f"{self.exchange} has no timeframe {self.timeframe!r}; it has {known}")
+        if not self._client.built and not api.has.get("fetchOHLCV"):
+            raise ConfigurationError(f"{self.exchange} gives no candles by REST, which the feed needs")
         precision = api.markets[self.symbol].get("precision", {}).get("price")
         tick_sizes = 4  # ccxt.TICK_SIZE; in the other modes the number counts digits
         if precision is not None:
@@ -215,7 +189,6 @@ class ExchangeFeed:
             if start < oldest:
                 gap = Gap(self.market, start, oldest, f"longer ago than {MAX_CATCH_UP_CANDLES} candles")
                 start = oldest
-        self._backfill_total = max(0, (forming - start) // self.interval_ms)
         timing = self.timing
         rules = AssemblerRules(
             flagged=self._client.flagged,
@@ -229,65 +202,28 @@ class ExchangeFeed:
         return Assembler(self.market, self._grid, start, rules, resuming=after is not None), gap
 
     def _take_row(self, row: object, closed: bool) -> None:
-        if self._assembler is None:
+        if self._health is None:
             return
-        now = self.clock.now_ms()
-        future = self._assembler.counts.rejected["future"]
-        self._assembler.offer(row, closed, now)
-        if self._reconciler is not None:
-            self._reconciler.told(doubtful_clock=self._assembler.counts.rejected["future"] > future)
+        assembler = self._health.assembler
+        future = assembler.counts.rejected["future"]
+        assembler.offer(row, closed, self.clock.now_ms())
+        self._health.reconciler.told(doubtful_clock=assembler.counts.rejected["future"] > future)
         self._news.set()
 
     def _take_malformed(self) -> None:
         self._malformed += 1
 
-    def _measure(self, item: FeedItem) -> None:
-        if not isinstance(item, Gap | Notice) and getattr(item, "source", "") == "live":
-            self._lag_ms = round(self.clock.now_ms() - item.open_time - self.interval_ms, 3)  # type: ignore[union-attr]
-
-    async def _wait_for_news(self) -> None:
+    async def _wait_for_news(self, health: Health) -> None:
         """Return when something may have changed; a watching task that ended with a bug raises it here."""
         for task in self._tasks:
             if task.done():
                 task.result()
-        until_stale_ms = self._stale_at() - self.clock.now_ms()
-        seconds = max(0.05, until_stale_ms / 1_000 / self.timing.speed) if not self._told_stale else 1.0
+        until_stale_ms = health.stale_at_ms - self.clock.now_ms()
+        seconds = _LOOK_SECONDS if health.told_stale else max(0.05, until_stale_ms / 1_000 / self.timing.speed)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, 1.0)):
+            async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
                 await self._news.wait()
         self._news.clear()
-
-    def _notice(self) -> Notice | None:
-        """Say once that the feed went stale, and once that it is back."""
-        stale = self.clock.now_ms() >= self._stale_at() and self._caught_up_once()
-        if stale == self._told_stale:
-            return None
-        self._told_stale = stale
-        state = self.state()
-        detail = {"age_ms": state.age_ms, "last_open_time": state.last_open_time, "reason": state.detail}
-        return Notice("stale" if stale else "recovered", detail)
-
-    def _stale_at(self) -> float:
-        """When, if no candle comes, the feed must be called stale."""
-        assert self._assembler is not None  # noqa: S101 - only asked while streaming
-        return self._assembler.next_open + self.interval_ms + self.timing.stale_after_ms
-
-    def _caught_up_once(self) -> bool:
-        return self._reconciler is not None and self._reconciler.caught_up
-
-    def _status(self, now: float) -> tuple[FeedStatus, str]:
-        if self._closed:
-            return "closed", "the feed was closed"
-        if self._assembler is None or self._reconciler is None or self._watcher is None:
-            return "starting", ""
-        if now < self._stale_at():
-            return "live", ""
-        trouble = self._reconciler.trouble or self._watcher.trouble
-        if self._reconciler.trouble is not None and self._watcher.trouble is not None:
-            return "unreachable", trouble.text if trouble is not None else ""
-        if self._reconciler.progressing or not self._reconciler.caught_up:
-            return "backfilling", trouble.text if trouble is not None else ""
-        return "stale", trouble.text if trouble is not None else "the exchange sends no newer candles"
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ from service.feed.trouble import Trouble
 
 DEEP_REREAD_CANDLES = 990
 _OVERLAP_CANDLES = 5
+# However many frames come from the future or contradict what was handed out, REST is asked no oftener for it.
+_DOUBT_MS = 5_000
+_SUSPECT_MS = 1_000
 _CONGESTED_SECONDS = 0.05
 _SPARE_ROWS = 5
 
@@ -54,13 +57,15 @@ class Reconciler:
         self._reread_at = now
         self._deep_at = now + timing.deep_reread_ms
         self._clock_at = now + timing.clock_every_ms
+        self._clock_asked_at = now
+        self._read_at = now
         self._missing_since: tuple[int, float] | None = None
         self._wake = asyncio.Event()
 
     def told(self, *, doubtful_clock: bool) -> None:
         """Look again: the socket brought something. ``doubtful_clock``: a row seemed to come from the future."""
         if doubtful_clock:
-            self._clock_at = min(self._clock_at, max(self._clock.elapsed_ms(), self._not_before))
+            self._clock_at = min(self._clock_at, self._clock_asked_at + _DOUBT_MS)
         if doubtful_clock or self._assembler.missing or self._assembler.suspects:
             self._wake.set()
 
@@ -90,7 +95,7 @@ class Reconciler:
     def _missing_at(self, now: float) -> float:
         """When to ask for a candle that must have closed, since a later one is known."""
         if self._assembler.suspects:
-            return now
+            return self._read_at + _SUSPECT_MS
         if not self._assembler.missing:
             self._missing_since = None
             return float("inf")
@@ -108,11 +113,12 @@ class Reconciler:
 
     def _stop_holding(self) -> None:
         """Go on without a candle that REST could not be asked about for too long, if later ones are waiting."""
-        if self._missing_since is None or not self._assembler.waiting or self.trouble is None:
+        if self._missing_since is None or not self._assembler.waiting:
             return
         place, since = self._missing_since
         if place == self._assembler.next_open and self._clock.elapsed_ms() - since > self._timing.hold_ms:
-            self._assembler.give_up(f"REST could not be asked: {self.trouble.text}")
+            why = f": {self.trouble.text}" if self.trouble is not None else ""
+            self._assembler.give_up(f"REST could not be asked{why}")
             self._on_news()
 
     async def _sleep(self, wait_ms: float) -> None:
@@ -146,6 +152,7 @@ class Reconciler:
         """Ask for candles once; returns whether the assembler is still behind what REST has."""
         assembler, interval = self._assembler, self._assembler.grid.interval_ms
         since, limit = self._range()
+        self._read_at = self._clock.elapsed_ms()
         asked_at = self._clock.now_ms()
         rows = await self._client.candles(since, limit)
         answer = assembler.answer(rows, since, asked_at)
@@ -176,7 +183,8 @@ class Reconciler:
         return since, int(max(_SPARE_ROWS, min(self._limit, wanted)))
 
     async def _set_clock(self) -> None:
-        self._clock_at = self._clock.elapsed_ms() + self._timing.clock_every_ms
+        self._clock_asked_at = self._clock.elapsed_ms()
+        self._clock_at = self._clock_asked_at + self._timing.clock_every_ms
         await set_clock(self._clock, self._client, self._assembler.grid.interval_ms)
 
     def _failed(self, trouble: Trouble) -> None:

@@ -57,6 +57,7 @@ class TradeClient(ExchangeClient):
     """
 
     built = True
+    streams = True
 
     def begin(self, interval_ms: int, now_ms: Callable[[], float]) -> None:
         """Say how long the candles are and what time it is at the exchange; call it before anything else."""

@@ -29,7 +29,7 @@ class Watcher:
         budget: DialBudget,
         backoff: Backoff,
     ) -> None:
-        self.reconnects = -1
+        self._dials = 0
         self.trouble: Trouble | None = None
         self._client = client
         self._assembler = assembler
@@ -41,6 +41,10 @@ class Watcher:
         self._dialled_at = 0.0
         self._advanced_at = 0.0
         self._newest: int | None = None
+
+    @property
+    def reconnects(self) -> int:
+        return max(0, self._dials - 1)
 
     async def run(self) -> None:
         while True:
@@ -59,7 +63,7 @@ class Watcher:
         """Take the leave to dial from the budget, when the next watch is going to dial."""
         await asyncio.sleep(self._budget.wait_seconds())
         self._budget.spend()
-        self.reconnects += 1
+        self._dials += 1
         self._dialled_at = self._advanced_at = self._clock.elapsed_ms()
 
     async def _watch(self) -> None:

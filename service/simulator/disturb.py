@@ -30,7 +30,7 @@ class Disturber:
         self._book = book
         self._skip = self._no_final = 0
         self._twice = self._reorder = self._again_old = False
-        self._bad: Fault | None = None
+        self._bad: list[Fault] = []
         self._late: list[Outgoing] = []
         self._held: list[Outgoing] = []
         self._finals: deque[Outgoing] = deque(maxlen=_OLD)
@@ -49,7 +49,7 @@ class Disturber:
             case "old_final":
                 self._again_old = True
             case "bad_price":
-                self._bad = fault
+                self._bad.append(fault)
             case "malformed":
                 return [Outgoing(None, senseless(str(fault.options.get("text", "json"))))]
         return []
@@ -96,9 +96,9 @@ class Disturber:
         return [Outgoing(frame.stream, frame.data, delay.option("ms", 1_500)) for frame in frames]
 
     def _spoiled(self, frame: Frame) -> Frame:
-        if self._bad is None:
+        if not self._bad:
             return frame
-        value, self._bad = self._bad.options.get("value", "NaN"), None
+        value = self._bad.pop(0).options.get("value", "NaN")
         return {**frame, "k": {**frame["k"], "c": value}}
 
     def _flag(self, name: str) -> bool:

@@ -16,6 +16,9 @@ from service.ports import Correction, FeedItem, FeedState, Gap, Notice
 from service.simulator.faults import Fault, random_plan
 from service.simulator.server import SimulatedExchange
 
+# Late corrections are found when recent candles are read again, every five seconds.
+SETTLE_MS = 7_000
+
 
 @dataclass
 class Rehearsal:
@@ -94,11 +97,14 @@ async def rehearse(
     speed: float,
     backfill: int = 20,
     seed: int = 0,
-    recovery_seconds: int = 30,
+    recovery_seconds: int = 60,
     start_ms: int | None = None,
     timing: FeedTiming | None = None,
 ) -> tuple[Rehearsal, list[str]]:
-    """Run ``faults`` for ``seconds`` of the exchange's time, and let it recover; returns also the differences."""
+    """Run ``faults`` for ``seconds`` of the exchange's time; returns also how the outcome differs from the truth.
+
+    After the last fault the feed has ``recovery_seconds`` to come back and to put everything right.
+    """
     result = Rehearsal()
     async with (
         SimulatedExchange(speed=speed, seed=seed, start_ms=start_ms) as exchange,
@@ -108,10 +114,12 @@ async def rehearse(
         for fault in faults:
             exchange.book.add(replace(fault, at_ms=int(begun) + fault.at_ms))
         ends = max([begun + _end_ms(fault) for fault in faults], default=begun)
-        until = max(begun + seconds * 1_000, ends) + recovery_seconds * 1_000
+        at_least = max(begun + seconds * 1_000, ends + SETTLE_MS)
+        at_most = at_least + recovery_seconds * 1_000
         consumer = asyncio.create_task(_consume(result, exchange, feed.stream(None, backfill), ends))
-        while exchange.since_start() < until and not consumer.done():
-            await asyncio.wait([consumer], timeout=(until - exchange.since_start()) / 1_000 / speed)
+        await _until(exchange, at_least, consumer)
+        while exchange.since_start() < at_most and (result.recovered_ms is None or result.compare(exchange)):
+            await _until(exchange, exchange.since_start() + 1_000, consumer)
         consumer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await consumer
@@ -122,6 +130,14 @@ async def rehearse(
 
 def _end_ms(fault: Fault) -> int:
     return fault.at_ms + max(fault.lasts_ms, 1_000 * fault.option("count", 0) + 1_000)
+
+
+async def _until(exchange: SimulatedExchange, time_ms: float, consumer: asyncio.Task[None]) -> None:
+    """Wait until the exchange's clock shows this time since its start; a consumer that fails raises here."""
+    while exchange.since_start() < time_ms:
+        await asyncio.wait([consumer], timeout=(time_ms - exchange.since_start()) / 1_000 / exchange.clock.speed)
+        if consumer.done():
+            consumer.result()
 
 
 async def _consume(
