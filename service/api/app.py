@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from service.api import health, history, metrics, operate, predict, score, stream, tickets
+from service.api import health, history, limits, metrics, operate, predict, score, stream, tickets
 from service.api.deps import ApiDeps, refuse_unknown_parameters
 from service.api.guard import OPEN_PATHS, Guard
 from service.api.limits import SocketLimit
@@ -41,8 +41,8 @@ def create_api(deps: ApiDeps) -> FastAPI:
     app.state.tickets = Tickets(time.monotonic)
     app.state.predictions = predict.PredictionCache()
     app.state.scores = score.ScoreCache()
-    # Bounded: when as many previews are waiting for the learner, the next is answered 503.
-    app.state.previews = asyncio.Semaphore(deps.options.previews_waiting)
+    # Bounded: when as many previews are waiting for a market's learner, the next is answered 503.
+    app.state.previews = defaultdict(lambda: limits.Turns(deps.options.previews_waiting))
     for module in (predict, history, score, operate, health, metrics, tickets):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(stream.router)

@@ -1,12 +1,13 @@
-"""How many requests and sockets one caller may have."""
+"""How many requests and sockets one caller may have, and how many may wait for the learner."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from limits import RateLimitItemPerMinute
 from limits.storage import Storage
@@ -106,6 +107,31 @@ class SocketLimit:
             self._open[caller] -= 1
             if not self._open[caller]:
                 del self._open[caller]
+
+
+class Busy(Exception):
+    """As many are waiting for their turn as may."""
+
+
+class Turns:
+    """One at a time, and at most ``waiting`` in line: who comes then is told to come again."""
+
+    def __init__(self, waiting: int) -> None:
+        self._waiting = waiting
+        self._in_line = 0
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Wait for the turn and hold it while inside, or raise Busy at once."""
+        if self._in_line >= self._waiting:
+            raise Busy
+        self._in_line += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._in_line -= 1
 
 
 def address(scope: Scope) -> str:

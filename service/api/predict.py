@@ -13,6 +13,7 @@ from models.records import Prediction
 from service.api.answers import json_response
 from service.api.body import read_body
 from service.api.deps import Deps, Market, find_market
+from service.api.limits import Busy, Turns
 from service.api.problem import Problem
 from service.api.schemas import PredictionOut, problems
 from service.ports import LiveMarket
@@ -105,12 +106,14 @@ async def predict_given_candles(request: Request, deps: Deps) -> Response:
 
 
 async def _preview(request: Request, market: LiveMarket, candles: list[Candle]) -> Prediction:
-    """Ask the learner, unless too many are waiting for it already."""
-    waiting: asyncio.Semaphore = request.app.state.previews
-    if waiting.locked():
-        raise Problem(503, "Busy", "Too many predictions are being asked for at once.", retry_after=1)
-    async with waiting:
-        return await market.preview(candles)
+    """Ask the learner, one question at a time: the live prediction waits behind at most one of them."""
+    turns: dict[str, Turns] = request.app.state.previews
+    try:
+        async with turns[market.market].take():
+            return await market.preview(candles)
+    except Busy:
+        problem = Problem(503, "Busy", "Too many predictions are being asked for at once.", retry_after=1)
+        raise problem from None
 
 
 def parse_body(body: bytes) -> tuple[str | None, list[Any]]:

@@ -132,13 +132,42 @@ class SeriesOut(Schema):
     next: str | None
 
 
+class ModelScoreOut(Schema):
+    """How good the published predictions were; null where nothing was scored yet."""
+
+    model_config = ConfigDict(extra="allow")
+    accuracy: float | None
+    balanced_accuracy: float | None
+    log_loss: float | None
+    brier: float | None
+    ece: float | None
+    trend_accuracy: float | None
+    interval_coverage: float | None
+    close_mae: float | None
+
+
+class ShareOut(Schema):
+    """How often each direction came."""
+
+    down: float | None
+    flat: float | None
+    up: float | None
+
+
 class ScoreOut(Schema):
     """Test-then-train scores beside those of the baselines on the same candles."""
 
     model_config = ConfigDict(extra="allow")
     market: str
-    window: int | str | None
+    window: int | Literal["all"]
     candles: int
+    moved: float | None
+    share: ShareOut
+    model: ModelScoreOut
+    baselines: dict[str, dict[str, float | None]]
+    skill: dict[str, float | None] = Field(description="1 - model log loss / baseline log loss.")
+    accuracy_interval: list[float] | None
+    verdict: Literal["better", "worse", "undecided"]
 
 
 class FeedOut(Schema):

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import struct
+import sys
 from typing import Any, cast
 
 import uvicorn
@@ -15,6 +16,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from service.ports import ConfigurationError
 
+if sys.platform != "win32":
+    import resource
+
 USER_TIMEOUT_MS = 10_000
 """How long sent data may stay unacknowledged or unread before the kernel drops the connection."""
 SEND_BUFFER_BYTES = 256 * 1024
@@ -22,6 +26,8 @@ HEADER_SECONDS = 10.0
 PING_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 MAX_CLIENT_FRAME_BYTES = 4096
+MAX_CONNECTIONS = 5_000
+DESCRIPTORS_KEPT = 200
 GOING_AWAY = 1001
 INVALID_DATA = 1007
 
@@ -86,6 +92,14 @@ def server_config(app: FastAPI, graceful_seconds: int = 3) -> uvicorn.Config:
     )
 
 
+def most_connections() -> int:
+    """How many connections may be open: descriptors must be left for the database, the feed and files."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(MAX_CONNECTIONS, descriptors - DESCRIPTORS_KEPT))
+
+
 def reset(transport: asyncio.BaseTransport) -> None:
     """Drop a connection at once: RST instead of waiting for a client to read what is buffered."""
     raw = transport.get_extra_info("socket")
@@ -100,9 +114,12 @@ class HttpProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first request."""
+        """Start the clock for the first request; drop the connection at once when there are too many."""
         super().connection_made(transport)
-        self._expect_headers()
+        if len(self.connections) > most_connections():
+            reset(transport)
+        else:
+            self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""

@@ -12,6 +12,17 @@ from models.records import Prediction
 from service.ports import FeedState, LivewickError, MarketStatus
 from tests.builders import MARKET, START, make_prediction, make_step
 
+MODEL_SCORES = (
+    "accuracy",
+    "balanced_accuracy",
+    "log_loss",
+    "brier",
+    "ece",
+    "trend_accuracy",
+    "interval_coverage",
+    "close_mae",
+)
+
 
 class FakeMarket:
     """A live market with a prediction; change ``state`` and ``latest`` as the test needs."""
@@ -21,6 +32,7 @@ class FakeMarket:
         self.interval_ms = 1000
         self.latest: Prediction | None = make_prediction(1, market=market)
         self.failure: Exception | None = None
+        self.asked = 0
         self.previewed: list[Sequence[Candle]] = []
         self.scored: list[tuple[int | None, bool]] = []
         self.may_answer = asyncio.Event()
@@ -60,6 +72,7 @@ class FakeMarket:
         self.state = replace(self.state, **changes)
 
     async def preview(self, candles: Sequence[Candle]) -> Prediction:
+        self.asked += 1
         await self._ready()
         self.previewed.append(candles)
         return make_prediction(open_time=candles[-1].open_time + self.interval_ms)
@@ -69,9 +82,14 @@ class FakeMarket:
         self.scored.append((window, live))
         return {
             "market": self.market,
-            "window": window,
+            "window": "all" if window is None else window,
             "candles": 10,
-            "model": {"log_loss": float("nan")},
+            "moved": 0.5,
+            "share": {"down": 0.25, "flat": 0.5, "up": 0.25},
+            "model": dict.fromkeys(MODEL_SCORES, 0.5) | {"log_loss": float("nan")},
+            "baselines": {"majority": {"accuracy": 0.5, "log_loss": 1.0}, "persistence": {"log_loss": None}},
+            "skill": {"majority": 0.01},
+            "accuracy_interval": [0.4, 0.6],
             "verdict": "undecided",
         }
 

@@ -71,7 +71,7 @@ class World:
         return first, self.broadcaster.publish("step", MARKET, {"step": make_step(index), "score": {"accuracy": 0.5}})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def silent_log() -> Iterator[None]:
     """Drop log lines; ``structlog.testing.capture_logs`` still sees them all."""
 

@@ -156,5 +156,6 @@ async def test_too_many_previews_waiting_answer_503(client: httpx.AsyncClient, w
     calls = [asyncio.create_task(client.post("/predict", json=body)) for _ in range(3)]
     done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result().status_code for task in done] == [503]
+    assert world.market.asked == 1, "the live prediction must not wait behind more than one"
     world.market.may_answer.set()
     assert sorted(answer.status_code for answer in await asyncio.gather(*calls)) == [200, 200, 503]

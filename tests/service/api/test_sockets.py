@@ -197,6 +197,19 @@ async def test_a_request_whose_headers_do_not_arrive_is_dropped(world: World, se
         await eventually(lambda: not world.connections())
 
 
+async def test_one_connection_too_many_is_dropped_and_the_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "most_connections", lambda: 3)
+    async with serving(world) as address, followers(address, 3) as good:
+        for follower in good:
+            await follower.recv()
+        with pytest.raises((OSError, websockets.InvalidMessage)):
+            await connect(f"ws://{address}/ws")
+        await good[0].send('{"type":"ping"}')
+        assert json.loads(await good[0].recv())["type"] == "pong"
+
+
 async def test_a_large_client_frame_is_refused(world: World) -> None:
     async with serving(world) as address, connect(f"ws://{address}/ws") as follower:
         await follower.recv()
