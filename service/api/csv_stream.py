@@ -7,11 +7,15 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+import structlog
 from starlette.responses import Response, StreamingResponse
 
 from models.records import Prediction
+from service.api.problem import CutShort
+from service.ports import StoreUnavailable
 from service.strict_json import encode
 
+log = structlog.get_logger(__name__)
 PAGE = 2_000
 COLUMNS: dict[str, tuple[str, ...]] = {
     "candles": ("market", "open_time", "open", "high", "low", "close", "volume", "source"),
@@ -52,7 +56,11 @@ async def _rows(
         left = None if left is None else left - len(page)
         if len(page) < PAGE or left == 0:
             return
-        page = await read(market, page[-1].open_time + 1, end, PAGE if left is None else min(PAGE, left))
+        try:
+            page = await read(market, page[-1].open_time + 1, end, PAGE if left is None else min(PAGE, left))
+        except StoreUnavailable as error:
+            log.warning("database went away while a CSV was sent", reason=str(error))
+            raise CutShort from error
 
 
 def _text(columns: Sequence[str], rows: Sequence[Any]) -> str:

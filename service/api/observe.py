@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.metrics import STATIC, UNMATCHED, Metrics
-from service.api.problem import Problem
+from service.api.problem import CutShort, Problem
 
 log = structlog.get_logger(__name__)
 CSP = (
@@ -61,10 +61,12 @@ class Observe:
 
         try:
             await self._app(scope, receive, send_with_headers)
+        except CutShort:
+            return  # uvicorn closes a connection whose answer was not completed.
         except Exception as error:  # The one place for bugs of a request: logged whole, answered without detail.
             log.error("request failed", route=route_template(scope), exc_info=error)
             if status:
-                raise  # Half an answer is out: cutting the connection tells the client that it is incomplete.
+                return  # Half an answer is out; uvicorn closes the connection, which tells the client.
             problem = Problem(500, "Internal error", "This is a bug; the request id finds it in the log.")
             await problem.response(request_id)(scope, receive, send_with_headers)
         finally:

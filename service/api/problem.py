@@ -55,6 +55,10 @@ class Problem(Exception):
         return Response(encode(body), self.status, self.headers, CONTENT_TYPE)
 
 
+class CutShort(Exception):
+    """An answer that has begun cannot be finished: the connection is cut, so that the client sees it is incomplete."""
+
+
 def install_handlers(app: FastAPI) -> None:
     """Turn every expected error of a route into its problem response; the unexpected are left to the outer guard."""
     app.add_exception_handler(Problem, _problem)

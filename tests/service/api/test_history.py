@@ -11,7 +11,7 @@ import pytest
 
 from service.ports import Event, RecordBatch
 from tests.builders import MARKET, START, at, make_batch, make_candle, make_prediction, make_step
-from tests.service.api.conftest import World
+from tests.service.api.conftest import World, serving
 
 RECORDS = ["/candles", "/predictions", "/steps"]
 
@@ -84,6 +84,24 @@ async def test_csv_writes_null_as_nothing_and_stops_at_the_limit(client: httpx.A
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(rows) == 3
     assert (rows[0]["trend_correct"], rows[0]["clipped"]) == ("", "true")
+
+
+async def test_a_csv_that_cannot_be_finished_is_seen_to_be_incomplete(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.fill(4500)
+    read = world.store.steps
+
+    async def fail_later(market: str, start: int | None, end: int | None, limit: int) -> list[Any]:
+        if start is not None:
+            world.store.unavailable = "gone"
+        return list(await read(market, start, end, limit))
+
+    monkeypatch.setattr(world.store, "steps", fail_later)
+    async with serving(world) as address, httpx.AsyncClient() as plain:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await plain.get(f"http://{address}/steps?format=csv")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_series_has_means_per_bucket(client: httpx.AsyncClient, world: World) -> None:
