@@ -92,7 +92,7 @@ export class PriceChart {
     this.chart = library.createChart(element, chartOptions(library, palette()));
     this.forecast = this.chart.addCustomSeries(new ForecastSeries(), {});
     this.candles = this.chart.addSeries(library.CandlestickSeries, { priceLineVisible: false });
-    this.marks = library.createSeriesMarkers(this.candles, []);
+    this.marks = library.createSeriesMarkers(this.candles, [], { zOrder: "top" });
     this.mirrors = [new Mirror(this.candles, toCandle), new Mirror(this.forecast, toForecast)];
     this.digits = null;
     this.recolour();

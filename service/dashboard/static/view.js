@@ -6,6 +6,9 @@ import { GLYPHS, isNumber } from "./format.js";
 const RESULTS = 40;
 const RECENT = 12;
 const MEMBERS = 6;
+// UTC ms of 2010 and 2100: whole numbers between them are times.
+const EARLIEST = 1_262_304_000_000;
+const LATEST = 4_102_444_800_000;
 
 const find = (id) => document.getElementById(id);
 
@@ -219,13 +222,14 @@ function detailText(detail) {
   if (detail === null || typeof detail !== "object") return "";
   return Object.entries(detail)
     .filter(([, value]) => ["string", "number", "boolean"].includes(typeof value))
-    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${readable(name, value)}`)
+    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${readable(value)}`)
     .join(" · ");
 }
 
-function readable(name, value) {
-  const isTime = isNumber(value) && value > 1e12 && /(start|end|time|at)$/.test(name);
-  return isTime ? format.clock(value) : isNumber(value) ? format.significant(value, 6) : String(value);
+function readable(value) {
+  if (!isNumber(value)) return String(value);
+  const isTime = Number.isInteger(value) && value > EARLIEST && value < LATEST;
+  return isTime ? format.clock(value) : format.significant(value, 6);
 }
 
 export function renderMarkets(names, current) {
@@ -246,6 +250,7 @@ export function renderFeed(state, ageMs) {
 export function renderStrip(strip) {
   find("strip").dataset.level = strip.level;
   find("strip").toggleAttribute("data-simulated", strip.simulated);
+  find("main").toggleAttribute("data-outdated", strip.level === "bad");
   find("strip-tag").hidden = !strip.simulated;
   write("strip-text", strip.text);
   write("strip-detail", strip.detail ?? "");

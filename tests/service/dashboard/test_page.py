@@ -270,10 +270,11 @@ def test_score_window_can_be_chosen(stub: StubService, open_page: OpenPage) -> N
 def test_events_are_listed_and_their_text_is_never_markup(stub: StubService, open_page: OpenPage) -> None:
     page = open_page(stub.url)
     following(page, stub)
-    stub.event("gap", reason="<img src=x onerror=alert(1)>", missing=4)
+    stub.event("gap", reason="<img src=x onerror=alert(1)>", missing=4, resumed_after=START)
     row = page.locator("#events li").first
     expect(row).to_contain_text("gap")
     expect(row).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(row).to_contain_text("missing: 4 · resumed after: 08:53:20")
     assert page.locator("#events img").count() == 0
 
 
@@ -350,3 +351,22 @@ def test_light_and_dark_follow_the_system_and_the_button(stub: StubService, open
     assert page.evaluate(scheme) == "light"
     page.get_by_role("button", name="Switch between dark and light").click()
     assert page.evaluate(scheme) == "dark"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_memory_stays_bounded_over_hours_of_candles(stub: StubService, open_page: OpenPage) -> None:
+    page = open_page(stub.url)
+    following(page, stub)
+    measure = page.context.new_cdp_session(page)
+
+    def heap_after(candles: int) -> float:
+        for _ in range(candles // 100):
+            stub.close_candles(100)
+            following(page, stub)
+        measure.send("HeapProfiler.collectGarbage")
+        return float(measure.send("Runtime.getHeapUsage")["usedSize"]) / 2**20
+
+    full = heap_after(4_000)
+    later = heap_after(10_000)
+    assert later <= full + 3, f"the heap grew from {full:.1f} to {later:.1f} MiB"
