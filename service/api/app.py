@@ -98,12 +98,20 @@ def _document(app: FastAPI, deps: ApiDeps) -> None:
             document = make()
             schemas = document["components"]["schemas"]
             schemas["ProblemOut"] = ProblemOut.model_json_schema(ref_template="#/components/schemas/{model}")
+            _summarize(document)
             _drop_null_parameters(document)
             if deps.options.api_keys:
                 _require_keys(document)
         return app.openapi_schema or make()
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _summarize(document: dict[str, Any]) -> None:
+    """Call an operation by its first sentence, not by the name of its function."""
+    for calls in document["paths"].values():
+        for call in calls.values():
+            call["summary"] = call["description"].partition(".")[0]
 
 
 def _drop_null_parameters(document: dict[str, Any]) -> None:

@@ -76,3 +76,13 @@ async def test_the_openapi_document_has_every_call_and_the_version(client: httpx
     )
     assert set(document["paths"]["/predict"]) == {"get", "post"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
+    assert document["paths"]["/predict"]["get"]["summary"] == "Tell the latest prediction of the live learner"
+
+
+async def test_every_documented_error_is_a_problem(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    for calls in document["paths"].values():
+        for call in calls.values():
+            errors = {status: answer for status, answer in call["responses"].items() if status != "200"}
+            assert {"401", "413", "429", "500"} <= set(errors)
+            assert all(list(answer["content"]) == ["application/problem+json"] for answer in errors.values())
