@@ -26,6 +26,7 @@ FORGETTING = 0.99999
 MOVE_PRIOR = 0.01
 SPREAD_PRIOR = 0.05
 TREND_PRIOR = 0.01
+TRUST_PRIOR = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,22 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Everything one forward said: the ``skip`` alone and the whole ``network``.
+    """Everything one forward said: the ``skip`` alone, what the ``branch`` would add, and the whole ``network``.
 
-    Both direction logits allow for the skip's own uncertainty (``moderate``).
+    Direction logits allow for the skip's own uncertainty (``moderate``). ``branch`` is flat, side, move, trend.
     """
 
     skip: Raw
     network: Raw
+    branch: tuple[float, float, float, float]
 
 
 class CandleNetwork(nn.Module):
-    """Skip layers on the features of the newest candle, beside a Network on the tokens of the window."""
+    """Skip layers on the features of the newest candle, beside a Network on the tokens of the window.
+
+    The network says skip + trust x branch. Trust is learned like the skip, by Newton steps on what was published
+    before its label was seen: a branch that only memorises its replays loses its say.
+    """
 
     def __init__(self, config: LearnerConfig) -> None:
         super().__init__()
@@ -74,12 +80,18 @@ class CandleNetwork(nn.Module):
         self.move = RecursiveLinear(_same_prior(len(ODD_NAMES), MOVE_PRIOR), FORGETTING)
         self.spread = RecursiveLinear(_same_prior(len(EVEN_NAMES), SPREAD_PRIOR), FORGETTING)
         self.trend = RecursiveLinear(_same_prior(len(ODD_NAMES), TREND_PRIOR), FORGETTING)
+        self.trust_flat, self.trust_side, self.trust_move, self.trust_trend = (_trust() for _ in range(4))
         self.branch = Network(branch_config(config))
 
     @property
-    def skips(self) -> tuple[RecursiveLinear, ...]:
+    def trusts(self) -> tuple[RecursiveLinear, ...]:
+        """How far the branch's outputs are trusted, in their order."""
+        return (self.trust_flat, self.trust_side, self.trust_move, self.trust_trend)
+
+    @property
+    def recursive(self) -> list[RecursiveLinear]:
         """The layers that the Newton step trains."""
-        return (self.flat, self.side, self.move, self.spread, self.trend)
+        return [layer for layer in self.modules() if isinstance(layer, RecursiveLinear)]
 
     def outputs(self, tokens: Tensor) -> Tensor:
         """Run the branch on tokens (B, T, TOKEN): (B, 4) of flat, side, move and trend to add to the skip's."""
@@ -90,8 +102,9 @@ class CandleNetwork(nn.Module):
     def opinions(self, inputs: Sequence[Inputs], tokens: Tensor) -> list[Opinion]:
         """Say everything about what follows each of B candles, with tokens (B, T, TOKEN); changes nothing."""
         added = self.outputs(tokens).double()
+        trust = torch.cat([layer.weight for layer in self.trusts])
         skips = torch.stack([self._skip(each) for each in inputs])
-        said = torch.cat((skips, added), dim=1).tolist()  # one synchronisation
+        said = torch.cat((skips, added, added * trust), dim=1).tolist()  # one synchronisation
         return [_opinion(*row) for row in said]
 
     def _skip(self, inputs: Inputs) -> Tensor:
@@ -105,12 +118,14 @@ class CandleNetwork(nn.Module):
 
 def _opinion(
     flat: float, side: float, move: float, log_spread: float, trend: float, flat_variance: float, side_variance: float,
+    branch_flat: float, branch_side: float, branch_move: float, branch_trend: float,
     more_flat: float, more_side: float, more_move: float, more_trend: float,
 ) -> Opinion:  # fmt: skip
     spread = exp(min(max(log_spread, -8.0), 8.0))
     flat, side = moderate(flat, flat_variance), moderate(side, side_variance)
     skip = Raw(flat, side, move, spread, trend)
-    return Opinion(skip, Raw(flat + more_flat, side + more_side, move + more_move, spread, trend + more_trend))
+    network = Raw(flat + more_flat, side + more_side, move + more_move, spread, trend + more_trend)
+    return Opinion(skip, network, (branch_flat, branch_side, branch_move, branch_trend))
 
 
 def branch_config(config: LearnerConfig) -> NetworkConfig:
@@ -157,3 +172,7 @@ def cross_entropy(probability: float) -> float:
 
 def _same_prior(count: int, variance: float) -> Tensor:
     return torch.full((count,), variance / INPUT_SCALE**2, dtype=torch.float64)
+
+
+def _trust() -> RecursiveLinear:
+    return RecursiveLinear(torch.full((1,), TRUST_PRIOR), FORGETTING)

@@ -26,8 +26,8 @@ class SizeConfig:
 
 
 SIZES: dict[Size, SizeConfig] = {
-    "small": SizeConfig(width=32, layers=1, heads=2, feedforward=32, window=24, replays=15, learning_rate=1e-4),
-    "base": SizeConfig(width=128, layers=2, heads=4, feedforward=256, window=64, replays=15, learning_rate=1e-4),
+    "small": SizeConfig(width=32, layers=1, heads=2, feedforward=32, window=24, replays=15, learning_rate=3e-5),
+    "base": SizeConfig(width=128, layers=2, heads=4, feedforward=256, window=64, replays=15, learning_rate=3e-5),
     "large": SizeConfig(width=1024, layers=2, heads=8, feedforward=2048, window=200, replays=1, learning_rate=5e-5),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +21,7 @@ from models.features import EVEN_NAMES, ODD_NAMES, Features
 from models.inputs import inputs
 from models.interval import Interval
 from models.label import direction_index
-from models.made import Made, MadeTrend, restored, restored_trends, trends_state
+from models.made import Made, restored
 from models.objective import Sample
 from models.panel import FORECASTERS, Panel
 from models.records import DIRECTIONS, Learned, LearnerEvent, Prediction, Skip, Step, Trend, TrendOutcome
@@ -29,13 +29,14 @@ from models.replay import Replay, token
 from models.score import Score, Scored
 from models.stepper import Stepper
 from models.trainer import TrainStep
+from models.trends import Trends
 from models.window import Window
 
 PREVIEW_CANDLES = 1_500
 """A preview reads no more candles than this from the end: the longest average runs over 900."""
 LARGEST_MOVE = 4.0
 """Moves are cut at so many typical ones before anything is trained on them."""
-_PARTS = ("replay", "stepper", "panel", "interval", "scores", "drift")
+_PARTS = ("replay", "stepper", "panel", "interval", "scores", "drift", "trends")
 _MODEL, _MARKOV = FORECASTERS.index("model"), FORECASTERS.index("markov")
 
 
@@ -58,7 +59,7 @@ class Learner:
         self._context = start_context()
         self._due: Made | None = None  # made for the candle now being handled
         self._made: Made | None = None  # made for the next candle
-        self._trends: deque[MadeTrend] = deque(maxlen=config.trend_horizon + 1)
+        self.trends = Trends(config.trend_horizon)
         self._backfilling = False  # a filler counts as what it fills between
 
     @property
@@ -78,13 +79,12 @@ class Learner:
         features = self.window.add(candle)
         self._due = self._made if follows else None
         if not follows:
-            self._trends.clear()
+            self.trends.clear()
         self._context = _next_context(self._context, features, self._direction(before if follows else None, candle))
         row = self.replay.add(features, self.window.age)
         opinion = self.stepper.opinions([inputs(features)], self.replay.windows(np.array([row])))[0]
         self._made = self._make(candle, features, self._context, opinion, row, made_at)
-        said = self._made.prediction
-        self._trends.append(MadeTrend(said.open_time, candle.close, row, said.trend.p_up, inputs(features).plain_odd))
+        self.trends.add(self._made, inputs(features).plain_odd)
         return self._made.prediction
 
     def learn(self, candle: Candle) -> Learned:
@@ -163,7 +163,7 @@ class Learner:
             "schema": SCHEMA, "config": asdict(self.config), "step": self.step, "last_open_time": self.last_open_time,
             "paused": self.paused, "backfilling": self._backfilling, "skips": dict(self.skips),
             "made": made and made.state_dict(), "due": due and due.state_dict(),
-            "trends": trends_state(list(self._trends)), "window": self.window.state_dict(),
+            "window": self.window.state_dict(),
         } | {name: getattr(self, name).state_dict() for name in _PARTS}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,7 +174,6 @@ class Learner:
         self.skips = Counter(state["skips"])
         self._made, self._due = (state[name] and restored(state[name]) for name in ("made", "due"))
         self._context = self._made.context if self._made else start_context()
-        self._trends = deque(restored_trends(state["trends"]), self._trends.maxlen)
         self.window.load_state_dict(state["window"])
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
@@ -210,28 +209,19 @@ class Learner:
 
     def _learn(self, candle: Candle, due: Made) -> Learned:
         label = direction_index(due.close, candle.close, self.config.tick)
-        trend, up = self._trend_due(candle)
-        self._score(candle, due, label, trend)
+        trend = self.trends.due(candle, self.config.tick)
+        outcome = trend[1] if trend else None
+        self._score(candle, due, label, outcome)
         if self.paused:
-            return Learned(self._step(candle, due, label, None, "paused"), trend)
+            return Learned(self._step(candle, due, label, None, "paused"), outcome)
         move = max(-LARGEST_MOVE, min(LARGEST_MOVE, (candle.close - due.close) / due.features.scale))
         self._resolve(due, label, move)
-        trained = None if up is None else (self._trends[0].inputs, up)
-        taken = self.stepper.train(Sample(inputs(due.features), label, move, trained), due.row, self.replay)
+        if trend:
+            self.replay.resolve_trend(trend[0], trend[2].up)
+        sample = Sample(inputs(due.features), due.opinion, label, move, trend[2] if trend else None)
+        taken = self.stepper.train(sample, due.row, self.replay)
         events = self._events(due, label, taken)
-        return Learned(self._step(candle, due, label, taken, taken.skipped), trend, events)
-
-    def _trend_due(self, candle: Candle) -> tuple[TrendOutcome | None, bool | None]:
-        """Score the trend predicted a horizon ago, if the close moved since: its outcome, and whether it rose."""
-        if len(self._trends) <= self.config.trend_horizon:
-            return None, None
-        made = self._trends[0]
-        direction = DIRECTIONS[direction_index(made.close, candle.close, self.config.tick)]
-        if direction == "flat":
-            return None, None
-        up = direction == "up"
-        self.replay.resolve_trend(made.row, up)
-        return TrendOutcome(made.open_time, (made.p_up >= 0.5) == up), up
+        return Learned(self._step(candle, due, label, taken, taken.skipped), outcome, events)
 
     def _score(self, candle: Candle, due: Made, label: int, trend: TrendOutcome | None) -> None:
         said = due.prediction

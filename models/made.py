@@ -48,46 +48,16 @@ def restored(state: dict[str, Any]) -> Made:
     features = Features(state["odd"].numpy().copy(), state["even"].numpy().copy(), state["scale"])
     first, second, third = state["recent"]
     prediction = dict(state["prediction"])
-    trend = Trend(**prediction.pop("trend"))
+    trend, opinion = Trend(**prediction.pop("trend")), state["opinion"]
     return Made(
         state["close"],
         state["row"],
         features,
         Context((first, second, third), features.joined),
-        Opinion(*(Raw(**state["opinion"][name]) for name in ("skip", "network"))),
+        Opinion(Raw(**opinion["skip"]), Raw(**opinion["network"]), tuple(opinion["branch"])),
         state["probabilities"].numpy().copy(),
         Prediction(trend=trend, **prediction),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class MadeTrend:
-    """A trend on its way, predicted for the candles from ``open_time`` on.
-
-    ``close`` is the last one before; ``inputs`` are the skip's plain odd ones.
-    """
-
-    open_time: int
-    close: float
-    row: int
-    p_up: float
-    inputs: Vector
-
-
-def trends_state(trends: list[MadeTrend]) -> dict[str, Any]:
-    """Give trends on their way as numbers and one tensor of inputs."""
-    numbers = [[trend.open_time, trend.close, trend.row, trend.p_up] for trend in trends]
-    inputs = torch.stack([_tensor(trend.inputs) for trend in trends]) if trends else torch.zeros(0, 0)
-    return {"numbers": numbers, "inputs": inputs}
-
-
-def restored_trends(state: dict[str, Any]) -> list[MadeTrend]:
-    """Make the trends that gave the state."""
-    inputs = state["inputs"].numpy()
-    return [
-        MadeTrend(open_time, close, row, p_up, inputs[i].copy())
-        for i, (open_time, close, row, p_up) in enumerate(state["numbers"])
-    ]
 
 
 def _tensor(array: Vector) -> torch.Tensor:

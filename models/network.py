@@ -52,7 +52,7 @@ class Network(nn.Module):
         self.position = nn.Parameter(torch.zeros(config.window, half))  # the last row is the newest candle
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.even_norm = nn.LayerNorm(half)
-        self.odd_norm = nn.RMSNorm(half)
+        self.odd_norm = OddNorm(half)
         self.even_head = nn.Linear(half, config.even_outputs)
         self.odd_head = nn.Linear(half, config.odd_outputs, bias=False)
         self._initialise()
@@ -99,7 +99,7 @@ class Block(nn.Module):
         super().__init__()
         half = config.width // 2
         self.heads, self.dropout = config.heads, config.dropout
-        self.even_norm, self.odd_norm = nn.LayerNorm(half), nn.RMSNorm(half)
+        self.even_norm, self.odd_norm = nn.LayerNorm(half), OddNorm(half)
         self.query = nn.Linear(half, config.width)
         self.key = nn.Linear(half, config.width)
         self.even_value, self.odd_value = nn.Linear(half, half), nn.Linear(half, half, bias=False)
@@ -144,7 +144,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         half, hidden = config.width // 2, config.feedforward
-        self.even_norm, self.odd_norm = nn.LayerNorm(half), nn.RMSNorm(half)
+        self.even_norm, self.odd_norm = nn.LayerNorm(half), OddNorm(half)
         self.even_up, self.gate = nn.Linear(half, hidden), nn.Linear(half, hidden)
         self.odd_up = nn.Linear(half, hidden, bias=False)
         self.even_down, self.odd_down = nn.Linear(hidden, half), nn.Linear(hidden, half, bias=False)
@@ -153,6 +153,18 @@ class FeedForward(nn.Module):
         even, odd = self.even_norm(even), self.odd_up(self.odd_norm(odd))
         even_hidden = F.gelu(self.even_up(even) + odd.abs())
         return self.even_down(even_hidden), self.odd_down(odd * torch.sigmoid(self.gate(even)))
+
+
+class OddNorm(nn.Module):
+    """Scale odd values to unit mean square; without a mean to subtract, the sign stays."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, odd: Tensor) -> Tensor:
+        # In the values' own precision: torch warns of mixed ones.
+        return F.rms_norm(odd, self.weight.shape, self.weight.to(odd.dtype))
 
 
 def causal_mask(length: int, mask: Tensor | None, device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.candle_network import CandleNetwork, Opinion
 from models.config import LearnerConfig
 from models.inputs import Inputs
-from models.objective import Sample, branch_loss, skip_loss
+from models.objective import Sample, branch_loss, skip_loss, trust_loss
 from models.optimizer import SkipAdamW
 from models.replay import Replay
 from models.trainer import Trainer, TrainStep
@@ -35,7 +35,7 @@ class Stepper:
             torch.manual_seed(config.seed)
             self.network = CandleNetwork(config).to(config.device)
         self.network.eval()  # no dropout anywhere: a step is a function of state and sample
-        self.optimizer = SkipAdamW(self.network.branch.parameters(), self.network.skips, config.rate, WEIGHT_DECAY)
+        self.optimizer = SkipAdamW(self.network.branch.parameters(), self.network.recursive, config.rate, WEIGHT_DECAY)
         self.trainer = Trainer(self.network, self.optimizer, config.clip_norm, config.precision, config.device)
         self.steps = self.clipped = self.nonfinite = self.rollbacks = 0
         self._failures = 0  # non-finite steps in a row
@@ -54,7 +54,8 @@ class Stepper:
         horizon = self.config.trend_horizon
 
         def loss() -> Tensor:
-            return skip_loss(self.network, sample, horizon) + branch_loss(self.network, tokens, targets, horizon)
+            newest = skip_loss(self.network, sample, horizon) + trust_loss(self.network, sample, horizon)
+            return newest + branch_loss(self.network, tokens, targets, horizon)
 
         taken = self.trainer.train_step(loss)
         self._count(taken)
@@ -92,7 +93,7 @@ class Stepper:
         network = {name: _triangle(name, value) for name, value in self.network.state_dict().items()}
         return {
             "network": network,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "scaler": self.trainer.scaler.state_dict(),
             "counters": {name: getattr(self, name) for name in _COUNTERS},
         }
