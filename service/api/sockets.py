@@ -19,8 +19,8 @@ from service.ports import ConfigurationError
 if sys.platform != "win32":
     import resource
 
-USER_TIMEOUT_MS = 10_000
-"""How long sent data may stay unacknowledged or unread before the kernel drops the connection."""
+USER_TIMEOUT_MS = 6_000
+"""How long sent data may stay unacknowledged or unread; the kernel, whose probes get rarer, drops it 7 s later at most."""
 SEND_BUFFER_BYTES = 256 * 1024
 HEADER_SECONDS = 10.0
 PING_SECONDS = 5.0

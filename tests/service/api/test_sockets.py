@@ -99,6 +99,20 @@ async def test_a_client_that_reads_a_byte_now_and_then_is_cut_off(world: World) 
                 await dripping
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="TCP_USER_TIMEOUT is of Linux")
+async def test_a_client_that_never_reads_its_answer_is_dropped_by_the_kernel_within_15_seconds(world: World) -> None:
+    await world.fill(20_000)
+    async with serving(world) as address:
+        with raw_socket(address) as raw:
+            request = f"GET /steps?format=csv HTTP/1.1\r\nHost: {address}\r\n\r\n"
+            await asyncio.get_running_loop().sock_sendall(raw, request.encode())
+            await eventually(world.connections, seconds=5)
+            started = asyncio.get_running_loop().time()
+            await eventually(lambda: not world.connections(), seconds=20)
+            assert 1 < asyncio.get_running_loop().time() - started <= 15
+
+
 @contextlib.asynccontextmanager
 async def followers(address: str, count: int) -> AsyncIterator[list[ClientConnection]]:
     async with contextlib.AsyncExitStack() as stack:
@@ -126,12 +140,12 @@ async def test_failures_47_clients_that_leave_between_frames_are_gone_at_once(wo
                 for follower in good:
                     await follower.recv()
                 assert world.broadcaster.subscribers == 20
-            await eventually(lambda: world.broadcaster.subscribers == 0, seconds=2)
+            await eventually(lambda: world.broadcaster.subscribers == 0, seconds=5)
         for _ in range(20):
             with raw_socket(address) as raw:
                 await upgrade(raw, address)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        await eventually(lambda: world.broadcaster.subscribers == 0 and not world.connections(), seconds=2)
+        await eventually(lambda: world.broadcaster.subscribers == 0 and not world.connections(), seconds=5)
         assert world.app.state.sockets.open == 0
 
 
