@@ -20,7 +20,7 @@ if sys.platform != "win32":
     import resource
 
 USER_TIMEOUT_MS = 6_000
-"""How long sent data may stay unacknowledged or unread; the kernel, whose probes get rarer, drops it 7 s later at most."""
+"""How long sent data may stay unacknowledged or unread. The kernel notices at its next probe: in all within 13 s."""
 SEND_BUFFER_BYTES = 256 * 1024
 HEADER_SECONDS = 10.0
 PING_SECONDS = 5.0
