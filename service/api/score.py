@@ -34,6 +34,7 @@ class ScoreCache:
         kept = self._answers.get(key)
         if kept is None or kept[0] != version or _failed(kept[1]):
             kept = (version, asyncio.create_task(_compute(market, window, live), name="score"))
+            kept[1].add_done_callback(_failed)  # Looks at the error, which nobody may be left to do.
             self._answers.pop(key, None)
             self._answers[key] = kept
             if len(self._answers) > KEPT:
