@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.postgres import PostgresCluster, free_port
 
 BINARY = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 # No ignore_startup_parameters: whoever sends settings at connect is refused, as on a default installation.
 CONFIG = """
 [databases]

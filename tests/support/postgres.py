@@ -32,8 +32,8 @@ from service.storage.migrate import head_revision
 from tests.support.blocking import run_blocking
 
 USER = "livewick"
-START_SECONDS = 15.0
-STOP_SECONDS = 20.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 # $1: folder to remove if we die. The rest: the server. A line on stdin is the signal to stop it with, the end of stdin
 # means that our parent is gone.
 GUARD = """
@@ -215,7 +215,7 @@ class PostgresCluster:
             self.binaries / "initdb", "-D", self.data, "-U", USER, "--auth=scram-sha-256", f"--pwfile={secret}",
             "--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60, **self.identity())
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=110, **self.identity())
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stdout}{done.stderr}")
         with (self.data / "postgresql.conf").open("a") as conf:

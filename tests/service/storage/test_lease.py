@@ -68,7 +68,7 @@ async def test_a_killed_trainer_leaves_the_market_free(url: str) -> None:
                 pytest.fail("two trainers")
         holder.kill()
         await holder.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     async with market_lease(database, MARKET):
@@ -155,7 +155,7 @@ async def test_an_outage_of_the_database_does_not_cost_the_lease(
 
 async def write_until_stored(store: SqlRecordStore, run: object) -> None:
     """Write as the recorder does: again, while the database says that it is unavailable."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await store.write(run, make_batch())  # type: ignore[arg-type]

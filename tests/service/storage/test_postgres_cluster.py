@@ -48,6 +48,6 @@ def test_failures_87_a_test_run_that_is_killed_leaves_no_server_and_no_folder() 
         guard = server.parent()
         assert guard is not None
         starter.kill()
-    guard.wait(15)
+    guard.wait(60)
     assert not server.is_running()
     assert not folder.exists()
