@@ -11,7 +11,9 @@ from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from service.ports import ConfigurationError
@@ -159,6 +161,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if scope is not None:
             extensions = cast(dict[str, Any], scope["extensions"])
             extensions["livewick.abort"] = lambda: reset(self.transport)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send, or tell the application that its client is gone once a close was sent (uvicorn calls that a bug)."""
+        await self.writable.wait()
+        if self.close_sent:
+            raise ClientDisconnected
+        await super().send(message)
 
     def send_receive_event_to_app(self) -> None:
         """Hand a message on; text that is not UTF-8 closes with 1007 (uvicorn would log a traceback as well)."""

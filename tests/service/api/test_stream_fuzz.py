@@ -235,6 +235,17 @@ async def test_text_that_is_not_utf_8_closes_without_a_traceback(
     assert not caplog.records
 
 
+async def test_a_pong_to_a_client_that_is_being_closed_is_no_bug(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(world) as address:
+        with raw_socket(address) as raw:
+            await upgrade(raw, address)
+            await asyncio.get_running_loop().sock_sendall(raw, frame(0x81, b'{"type":"ping"}') + frame(0x81, b"\xff"))
+            await eventually(lambda: world.broadcaster.subscribers == 0 and not world.connections())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_raw_frames_leave_no_traceback_and_no_handler(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await raw_frames(world, 600, caplog)
 
