@@ -63,9 +63,24 @@ class Learner:
         self._backfilling = False  # a filler counts as what it fills between
 
     @property
+    def newest(self) -> Made | None:
+        """The prediction for the next candle, with what was known when it was made."""
+        return self._made
+
+    @property
     def network(self) -> CandleNetwork:
         """The network that learns."""
         return self.stepper.network
+
+    def begin(self) -> None:
+        """Keep what was learned and forget where: empty window, fresh scores, the next candle may have any time."""
+        config = self.config
+        self.window = Window(config.interval_ms, config.tick)
+        self.scores = Score(config.market)
+        self.drift = Drift()
+        self.trends.clear()
+        self._due = self._made = None
+        self.last_open_time = None
 
     def predict(self, candle: Candle, made_at: int) -> Prediction:
         """Append the candle to the window and predict the next one; no weight changes.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,7 @@ from service.feed.exchange import ExchangeFeed
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions, now_ms
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
+from service.pretrained import read_pretrained
 from service.settings import Settings
 from service.simulator.server import SimulatedExchange
 from service.storage import (
@@ -224,8 +226,10 @@ class Service:
     def _pipeline(self, feed: ExchangeFeed) -> MarketPipeline:
         config = self._settings.learner(feed.market, feed.interval_ms, feed.tick, feed.state().simulated)
         worker = LearnerWorker(config, limits=WorkerLimits(hang_seconds=HANG_SECONDS[config.model]))
+        pretrained = read_pretrained(self._settings.pretrained)
         options = PipelineOptions(
-            config=run_identity(config, self._settings.timeframe),
+            config=run_identity(config, self._settings.timeframe, pretrained),
+            pretrained=pretrained,
             backfill=self._settings.backfill,
             checkpoint_every=self._settings.checkpoint_every,
         )
@@ -251,7 +255,7 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-def run_identity(config: LearnerConfig, timeframe: str) -> dict[str, Any]:
+def run_identity(config: LearnerConfig, timeframe: str, pretrained: bytes | None) -> dict[str, Any]:
     """Return what makes a run this run: everything that decides its numbers, the device and the clock aside."""
     identity = dataclasses.asdict(config)
     for aside in ("device", "simulated", "interval_ms"):
@@ -262,6 +266,7 @@ def run_identity(config: LearnerConfig, timeframe: str) -> dict[str, Any]:
         "learning_rate": config.rate,
         "timeframe": timeframe,
         "state_version": STATE_VERSION,
+        "pretrained": hashlib.sha256(pretrained).hexdigest() if pretrained else None,
     }
 
 

@@ -16,11 +16,17 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.ports import ConfigurationError, LivewickError
 from service.settings import Settings, load_settings
 
+if TYPE_CHECKING:
+    from models.candle import Candle
+    from models.config import LearnerConfig
+
 Command = Callable[[argparse.Namespace, Settings], None]
+MAX_STORED_CANDLES = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +62,15 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--tick", type=price, metavar="SIZE", help="price tick; default: finest decimal place in FILE")
     sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     sub.add_argument("--steps", type=Path, metavar="OUT.csv", help="write every Step as CSV")
+    sub = add("pretrain", pretrain, "Train in epochs over a candle file, or over what is stored, before going live.")
+    sub.add_argument("file", type=Path, nargs="?", metavar="FILE", help="default: the market's stored candles")
+    sub.add_argument("--limit", type=positive, metavar="N", help="use the first N candles of FILE")
+    sub.add_argument("--tick", type=price, metavar="SIZE", help="price tick; default: finest decimal place in FILE")
+    sub.add_argument("--epochs", type=positive, default=10, metavar="N", help="at most so many (default 10)")
+    sub.add_argument("--batch", type=positive, default=256, metavar="N", help="samples a step (default 256)")
+    sub.add_argument("--holdout", type=share, default=0.1, metavar="SHARE", help="last part that only judges")
+    sub.add_argument("--patience", type=positive, default=2, metavar="N", help="epochs without gain before stopping")
+    sub.add_argument("--out", type=Path, default=Path("data/pretrained.ckpt"), metavar="PATH")
     sub = add("simulate", simulate, "Run an exchange on loopback that speaks Binance's public spot protocol.")
     sub.add_argument("--port", type=port, required=True, metavar="P")
     sub.add_argument("--seed", type=natural, default=0, metavar="S")
@@ -94,21 +109,15 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from models.grid import fill_gaps
-    from service.feed.replay import finest_tick, read_candles
+    from service.pretrained import read_pretrained
     from service.replay import make_learner
     from service.replay import replay as run
     from service.scorecard import print_scorecard
 
-    interval_ms = settings.interval_ms
-    market = f"{settings.exchange}:{settings.symbols[0]}"
-    candles = list(read_candles(options.file, market))
-    if not candles:
-        raise LivewickError(f"{options.file} holds no candle")
-    tick = options.tick or finest_tick(candles)
-    grid = list(islice(fill_gaps(candles, interval_ms), options.limit))
+    grid, config = read_grid(options.file, options.tick, options.limit, settings)
+    learner = make_learner(config, read_pretrained(settings.pretrained))
     shown = track(grid, "replaying", console=Console(stderr=True), disable=not sys.stderr.isatty())
-    result = run(shown, make_learner(settings.learner(market, interval_ms, tick)), options.steps)
+    result = run(shown, learner, options.steps)
     if options.json:
         print(json.dumps(asdict(result), allow_nan=False))
         return
@@ -116,6 +125,63 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
     print_scorecard(result.score, console)
     each = result.seconds / max(result.candles, 1) * 1000
     console.print(f"{result.candles:,} candles in {result.seconds:.1f} s, {each:.2f} ms each")
+
+
+def pretrain(options: argparse.Namespace, settings: Settings) -> None:
+    from models.checkpoint import dump_state
+    from models.pretrain import PretrainConfig
+    from models.pretrain import pretrain as run
+    from service.pretrain_progress import shown
+    from service.pretrained import write_pretrained
+    from service.replay import make_learner
+
+    if options.file is None:
+        grid, config = stored_grid(settings)
+    else:
+        grid, config = read_grid(options.file, options.tick, options.limit, settings)
+    plan = PretrainConfig(options.epochs, options.batch, options.holdout, options.patience, settings.seed)
+    learner = make_learner(config)
+    with shown(plan.epochs) as progress:
+        try:
+            run(learner, grid, plan, progress)
+        except ValueError as error:
+            raise LivewickError(str(error)) from error
+    learner.begin()
+    write_pretrained(options.out, dump_state(learner.state_dict()))
+    print(f"learned from {len(grid):,} candles; begin with LIVEWICK_PRETRAINED={options.out}")
+
+
+def read_grid(
+    file: Path, tick: float | None, limit: int | None, settings: Settings
+) -> tuple[list[Candle], LearnerConfig]:
+    """Read a candle file onto the regular grid; returns the candles and the learner's configuration for them."""
+    from models.grid import fill_gaps
+    from service.feed.replay import finest_tick, read_candles
+
+    market = f"{settings.exchange}:{settings.symbols[0]}"
+    candles = list(read_candles(file, market))
+    if not candles:
+        raise LivewickError(f"{file} holds no candle")
+    grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
+    return grid, settings.learner(market, settings.interval_ms, tick or finest_tick(candles))
+
+
+def stored_grid(settings: Settings) -> tuple[list[Candle], LearnerConfig]:
+    """Read the market's stored candles, as ``read_grid`` reads a file."""
+    from service.feed.replay import finest_tick
+    from service.storage import SqlRecordStore, check_schema, open_database
+
+    market = f"{settings.exchange}:{settings.symbols[0]}"
+
+    async def read() -> list[Candle]:
+        async with open_database(settings.database_url) as database:
+            await check_schema(database)
+            return await SqlRecordStore(database).last_candles(market, MAX_STORED_CANDLES)
+
+    candles = asyncio.run(read())
+    if not candles:
+        raise LivewickError(f"the database holds no candle of {market}")
+    return candles, settings.learner(market, settings.interval_ms, finest_tick(candles))
 
 
 def simulate(options: argparse.Namespace, settings: Settings) -> None:
@@ -211,6 +277,14 @@ def price(text: str) -> float:
         raise argparse.ArgumentTypeError("is not a number") from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("is not a finite number above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """Parse a number between 0 and 1."""
+    value = price(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError("must be below 1")
     return value
 
 

@@ -45,9 +45,13 @@ DRAIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """``config`` decides which run this is; ``backfill`` and ``checkpoint_every`` are in candles."""
+    """``config`` decides which run this is; ``backfill`` and ``checkpoint_every`` are in candles.
+
+    ``pretrained`` is the state a new run begins with, None for an untrained learner.
+    """
 
     config: dict[str, Any]
+    pretrained: bytes | None = None
     backfill: int = 3600
     checkpoint_every: int = 300
     candle_queue: int = 1000
@@ -138,7 +142,7 @@ class MarketPipeline:
         while True:
             checkpoint = await self.recorder.insist(self.checkpoints.latest, run)
             try:
-                description = await self.learner.load(checkpoint.data if checkpoint else None)
+                description = await self.learner.load(checkpoint.data if checkpoint else self.options.pretrained)
             except CheckpointRefused as error:
                 if checkpoint is None:
                     raise

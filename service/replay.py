@@ -10,10 +10,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from models.candle import Candle
+from models.checkpoint import DamagedCheckpoint, IncompatibleState, load_state
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.records import Step, TrendOutcome
+from service.ports import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,18 @@ class StepWriter:
             self._csv.writerow(asdict(self._waiting.pop(next(iter(self._waiting)))))
 
 
-def make_learner(config: LearnerConfig) -> Learner:
-    """Make a learner on one thread, as the service's learner process does: bit-equal numbers."""
-    import torch
+def make_learner(config: LearnerConfig, pretrained: bytes | None = None) -> Learner:
+    """Make a learner on one thread, as the service's learner process does: bit-equal numbers.
 
+    Raises ConfigurationError when the pretrained state is damaged or of another configuration.
+    """
     torch.set_num_threads(1)
     if config.device == "auto":
         config = replace(config, device="cuda" if torch.cuda.is_available() else "cpu")
-    return Learner(config)
+    learner = Learner(config)
+    if pretrained is not None:
+        try:
+            learner.load_state_dict(load_state(pretrained))
+        except (DamagedCheckpoint, IncompatibleState) as error:
+            raise ConfigurationError(f"the pretrained state cannot be used: {error}") from None
+    return learner

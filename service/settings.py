@@ -60,6 +60,7 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63)
     checkpoint_every: Positive = 300
     checkpoint_url: str = ""
+    pretrained: Path | None = None
     retention_days: int = Field(0, ge=0)
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -150,6 +151,7 @@ class Settings(BaseModel):
         values["api_keys"] = tuple(MASK for _ in self.api_keys)
         values["ccxt"] = _mask(self.ccxt)
         values["checkpoint_url"] = _mask_url(self.checkpoint_url)
+        values["pretrained"] = str(self.pretrained or "")
         return {PREFIX + name.upper(): value for name, value in values.items()}
 
 

@@ -128,3 +128,37 @@ def test_migrate_makes_a_database_that_export_reads(tmp_path: Path, capsys: pyte
 def test_debug_shows_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--debug", "replay", str(tmp_path / "none.csv")]) in (1, 2)
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_pretrain_learned_a_replay_begins_with(
+    candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new folder" / "learned.ckpt"
+    arguments = ["--epochs", "2", "--batch", "8", "--holdout", "0.2", "--out", str(out)]
+    assert main(["pretrain", str(candle_file), *arguments]) == 0
+    told = capsys.readouterr()
+    assert "epoch 1: loss" in told.err
+    assert str(out) in told.out
+
+    scores = []
+    for pretrained in ("", str(out)):
+        monkeypatch.setenv("LIVEWICK_PRETRAINED", pretrained)
+        assert main(["replay", str(candle_file), "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["score"])
+    assert [score["candles"] for score in scores] == [119, 119], "scores begin anew"
+    assert scores[1]["model"]["log_loss"] < scores[0]["model"]["log_loss"], "it had seen these candles before"
+
+
+def test_a_pretrained_state_that_does_not_fit_is_one_clear_line(
+    candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.ckpt").write_bytes(b"nonsense")
+    for name in ("bad.ckpt", "none.ckpt"):
+        monkeypatch.setenv("LIVEWICK_PRETRAINED", str(tmp_path / name))
+        assert main(["replay", str(candle_file)]) == 2
+        assert "pretrained" in said(capsys).lower()
+
+
+def test_pretraining_on_too_little_is_one_clear_line(candle_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", str(candle_file), "--limit", "20"]) == 1
+    assert "too few" in said(capsys)
