@@ -17,6 +17,7 @@ router = APIRouter(tags=["health"])
 PING_SECONDS = 3.0
 
 
+@router.head("/health/live", include_in_schema=False)
 @router.get("/health/live", responses={200: {"model": LiveOut}, **problems()})
 async def live() -> Response:
     """Answer while the process does; open without a key, so it tells nothing else."""

@@ -101,7 +101,7 @@ def same_origin(scope: Scope, origin: str) -> bool:
 def origin_allowed(scope: Scope, allowed: Sequence[str]) -> bool:
     """Tell whether the request came from our own page, an allowed origin, or no browser page at all."""
     origin = header(scope, b"origin")
-    return origin is None or origin in allowed or same_origin(scope, origin)
+    return origin is None or origin in allowed or "*" in allowed or same_origin(scope, origin)
 
 
 def cross_site(scope: Scope, allowed: Sequence[str]) -> bool:

@@ -17,6 +17,10 @@ async def test_live_says_only_that(client: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "live"})
 
 
+async def test_live_answers_head_too(client: httpx.AsyncClient) -> None:
+    assert (await client.head("/health/live")).status_code == 200
+
+
 async def test_ready_when_everything_is_in_order(client: httpx.AsyncClient) -> None:
     answer = await client.get("/health/ready")
     assert answer.status_code == 200

@@ -209,6 +209,12 @@ async def test_with_allowed_origins_other_pages_cannot_connect_and_our_own_can(w
             assert refused.value.response.status_code == 403
 
 
+async def test_a_star_allows_every_origin(client: httpx.AsyncClient, world: World) -> None:
+    world.set(allowed_origins=("*",))
+    answer = await client.post("/model/pause", headers={"Origin": "https://any.example"})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
+
+
 async def test_a_page_of_another_site_cannot_operate_the_learner(client: httpx.AsyncClient, world: World) -> None:
     for headers in (
         {"Origin": "https://evil.example"},
