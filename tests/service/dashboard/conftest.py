@@ -7,13 +7,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from service.dashboard.build import VENDOR
 
 CHROMIUM = Path("/usr/bin/chromium")
 QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 QUIET += " --disable-component-update --disable-sync"
+
+PATIENCE_MS = 30_000
 
 OpenPage = Callable[..., Page]
 
@@ -23,6 +25,8 @@ OpenPage = Callable[..., Page]
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip(f"the page's tests need Chromium at {CHROMIUM}")
+    # Only a failure takes this long; a machine that is busy with other things may need more than the 5 s by default.
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
         yield browser
@@ -51,7 +55,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         host = urlsplit(url).netloc
 
         def complain(kind: str, text: str) -> None:

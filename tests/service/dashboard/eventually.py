@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Return as soon as ``condition`` holds; fail when it does not within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():

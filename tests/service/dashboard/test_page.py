@@ -216,7 +216,7 @@ def test_another_market_after_a_restart_is_followed(stub: StubService, open_page
     following(page, stub)
     stub.market = "binance:ETH/USDT"
     stub.drop_sockets()
-    expect(page.locator("#market")).to_have_value("binance:ETH/USDT", timeout=10_000)
+    expect(page.locator("#market")).to_have_value("binance:ETH/USDT")
 
 
 def test_says_when_the_feed_is_stale(stub: StubService, open_page: OpenPage) -> None:
