@@ -25,9 +25,9 @@ class Settings:
 
     forgetting: float
     prior: float = 0.002
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-5
     weight_decay: float = 0.1
-    replays: int = 7
+    replays: int = 15
     gain: float = 0.3
     width: int = 32
     clip_norm: float = 1.0
