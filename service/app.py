@@ -31,6 +31,7 @@ from service.api.deps import ApiDeps, ApiOptions
 from service.api.sockets import listen, server_config
 from service.broadcast import Broadcaster
 from service.feed.exchange import ExchangeFeed
+from service.feed.timing import FeedTiming
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions, now_ms
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
@@ -55,6 +56,8 @@ log = structlog.get_logger(__name__)
 DATABASE_WAIT_SECONDS = 60
 LEASE_RETRY_SECONDS = 3.0
 PRUNE_EVERY_SECONDS = 3600.0
+TIMING = FeedTiming(close_seconds=2.5)
+"""Stopping takes at most 8 s: 3 for what is to be stored, then sockets and feeds close side by side."""
 DAY_MS = 86_400_000
 HANG_SECONDS = {"small": 5.0, "base": 15.0, "large": 120.0}
 
@@ -159,6 +162,7 @@ class Service:
                             symbol=symbol,
                             timeframe=settings.timeframe,
                             ccxt_config=settings.ccxt,
+                            timing=TIMING,
                         )
                     )
         except FeedUnreachable as error:
@@ -183,6 +187,7 @@ class Service:
                 ccxt_config=exchange.ccxt_config(),
                 simulated=True,
                 market=f"simulated:{symbol}",
+                timing=TIMING,
             ) as feed,
         ):
             yield feed

@@ -114,8 +114,11 @@ class MarketPipeline:
         finally:
             self.stopped = True
 
-    async def close(self, seconds: float = 4.0) -> None:
+    async def close(self, seconds: float = 3.0) -> None:
         """Before cancelling ``run``: save a checkpoint and everything recorded, within ``seconds``."""
+        if self.current_run is None:
+            self.stopped = True
+            return
         try:
             async with asyncio.timeout(seconds):
                 async with self.turn:
