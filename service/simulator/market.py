@@ -17,6 +17,7 @@ MAX_QUIET_SECONDS = 32  # a second divisible by this always trades, so "the prev
 MAX_TRADES = 60
 
 _LEVELS = 22  # the slowest wave lasts 2**22 s, about 48 days; beyond that the price does not wander
+_COARSE_SAMPLES = 25
 _SIGMA_PER_SECOND = 5.0e-5
 _HALF_SPREAD = 4.0e-5
 
@@ -57,14 +58,40 @@ class SeededMarket:
         """Return the seconds from ``start`` (inclusive) to ``end`` (exclusive), both UTC ms, ascending."""
         return [self.second(open_time) for open_time in range(start, end, SECOND_MS)]
 
+    def coarse(self, open_time: int, interval_ms: int, until_ms: float | None = None) -> Second:
+        """Return a long candle from samples of the same price path, since its seconds would take long to make.
 
-@lru_cache(maxsize=128)
+        Only what happened before ``until_ms`` counts, for a candle still open.
+        """
+        end = open_time + interval_ms
+        return _coarse(
+            self.symbol, self.seed, open_time, interval_ms, end if until_ms is None else min(end, int(until_ms))
+        )
+
+
+@lru_cache(maxsize=4_096)
+def _coarse(symbol: str, seed: int, open_time: int, interval_ms: int, until: int) -> Second:
+    key, base = _key_and_base(symbol, seed)
+    times = np.linspace(open_time, open_time + interval_ms, _COARSE_SAMPLES, dtype=np.int64) // SECOND_MS
+    times = times[times * SECOND_MS <= until]
+    prices = [_round(float(p)) for p in base * np.exp(_log_price(times, key, _activity(times, key)))]
+    count = len(prices) * 40
+    volume = round(float(_exponential(times, key, 106).sum()) * 40, 4)
+    return Second(open_time, prices[0], max(prices), min(prices), prices[-1], volume, count)
+
+
+# One symbol's present and a deep look back; more would only be kept for nobody.
+@lru_cache(maxsize=16)
 def _block(symbol: str, seed: int, number: int) -> tuple[Second, ...]:
-    digest = hashlib.sha256(f"{symbol}:{seed}".encode()).digest()
-    key = int.from_bytes(digest[:8], "big")
+    key, base = _key_and_base(symbol, seed)
     times = np.arange(number * BLOCK_SECONDS - MAX_QUIET_SECONDS - 1, (number + 1) * BLOCK_SECONDS, dtype=np.int64)
-    base = 2_500.0 if symbol.startswith("ETH") else 10.0 ** (1 + digest[8] % 4) * (1 + digest[9] / 64)
     return tuple(_trade(times, key, base)[-BLOCK_SECONDS:])
+
+
+def _key_and_base(symbol: str, seed: int) -> tuple[int, float]:
+    digest = hashlib.sha256(f"{symbol}:{seed}".encode()).digest()
+    base = 2_500.0 if symbol.startswith("ETH") else 10.0 ** (1 + digest[8] % 4) * (1 + digest[9] / 64)
+    return int.from_bytes(digest[:8], "big"), base
 
 
 def _trade(times: Integers, key: int, base: float) -> list[Second]:

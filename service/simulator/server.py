@@ -24,8 +24,10 @@ from service.simulator.trades import agg_trades
 from service.simulator.truth import Truth
 from service.simulator.wire import error, exchange_info
 
+MAX_SPEED = 1_000  # it pushes every second of its time, so more would only fall behind
 _SYMBOL = re.compile(r"[A-Z0-9]+/[A-Z0-9]+")
 _DOWN_LOOK_SECONDS = 0.05
+_SETTLE_SECONDS = 0.01
 
 
 class SimulatedExchange:
@@ -52,6 +54,10 @@ class SimulatedExchange:
         for symbol in symbols:
             if not _SYMBOL.fullmatch(symbol):
                 raise ConfigurationError(f"the simulated exchange has spot symbols like ETH/USDT, not {symbol!r}")
+        if not 0 < speed <= MAX_SPEED:
+            raise ConfigurationError(
+                f"the simulated exchange runs up to {MAX_SPEED} times as fast as the wall, not {speed:g}"
+            )
         self.host = host
         self.port = port
         self.clock = SimulatedClock(speed, start_ms)
@@ -92,10 +98,15 @@ class SimulatedExchange:
             self._pusher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._pusher
+        if self._site is not None:
+            await self._site.stop()
+        # A connection accepted just now is not the runner's to close until the loop has set it up.
+        await asyncio.sleep(_SETTLE_SECONDS)
         for session in list(self.sockets.sessions):
             session.abort()
         if self._runner is not None:
             await self._runner.cleanup()
+        await asyncio.sleep(0)
 
     async def wait(self) -> None:
         """Return only when pushing candles fails, with that error."""

@@ -11,15 +11,14 @@ from typing import Protocol
 from service.ports import ConfigurationError
 from service.simulator.market import HISTORY_START_MS, SECOND_MS, Second, SeededMarket
 
+_MINUTE_MS = 60_000
 INTERVALS_MS = {
-    "1s": 1_000,
-    "1m": 60_000,
-    "3m": 180_000,
-    "5m": 300_000,
-    "15m": 900_000,
-    "30m": 1_800_000,
-    "1h": 3_600_000,
+    "1s": SECOND_MS,
+    **{f"{count}m": count * _MINUTE_MS for count in (1, 3, 5, 15, 30)},
+    **{f"{count}h": count * 60 * _MINUTE_MS for count in (1, 2, 4, 6, 8, 12)},
+    "1d": 24 * 60 * _MINUTE_MS,
 }
+COARSE_FROM_MS = 5 * _MINUTE_MS
 
 
 class Tape(Protocol):
@@ -56,6 +55,8 @@ class FileTape:
 
 def candle(tape: Tape, open_time: int, interval_ms: int, until_ms: float | None = None) -> Second:
     """Put the seconds of one interval together, only those begun before ``until_ms`` for a candle still open."""
+    if isinstance(tape, SeededMarket) and interval_ms >= COARSE_FROM_MS:
+        return tape.coarse(open_time, interval_ms, until_ms)
     end = open_time + interval_ms if until_ms is None else min(open_time + interval_ms, int(until_ms) + 1)
     parts = [tape.second(time) for time in range(open_time, end, SECOND_MS)]
     return parts[0] if len(parts) == 1 else _merge(open_time, parts)

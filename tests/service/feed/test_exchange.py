@@ -148,13 +148,13 @@ async def test_candles_known_from_a_clock_far_ahead_are_said_to_be_so() -> None:
 
 
 async def test_a_minute_is_a_timeframe_like_any_other() -> None:
-    async with simulated(speed=600.0) as exchange:
+    async with simulated(speed=400.0) as exchange:
         feed = ExchangeFeed(
             exchange="binance",
             symbol="ETH/USDT",
             timeframe="1m",
             ccxt_config=exchange.ccxt_config(),
-            timing=FeedTiming.accelerated(600.0),
+            timing=FeedTiming.accelerated(400.0),
         )
         async with feed:
             candles = candles_of(await collect(feed, 14, backfill=8))

@@ -54,3 +54,15 @@ def test_it_bounces_is_quiet_at_times_and_its_volatility_clusters() -> None:
     assert 0.1 < quiet < 0.5
     assert -0.45 < np.corrcoef(moves[1:], moves[:-1])[0, 1] < -0.1
     assert np.corrcoef(size[10:], size[:-10])[0, 1] > 0.1
+
+
+def test_long_candles_follow_the_same_price_and_an_open_one_grows_into_the_closed_one() -> None:
+    market = SeededMarket("ETH/USDT", 0)
+    start, hour = START // 3_600_000 * 3_600_000, 3_600_000
+    closed, half = market.coarse(start, hour), market.coarse(start, hour, start + hour / 2)
+    Candle("m", closed.open_time, closed.open, closed.high, closed.low, closed.close, closed.volume)
+    assert half.open == closed.open
+    assert half.high <= closed.high
+    assert half.volume < closed.volume
+    assert market.coarse(start + hour, hour).open == closed.close
+    assert abs(closed.open / market.second(start).open - 1) < 0.001

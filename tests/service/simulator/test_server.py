@@ -166,6 +166,12 @@ def test_symbols_that_are_no_spot_symbols_are_refused() -> None:
         SimulatedExchange(symbols=("ETH/USDT:USDT",))
 
 
+@pytest.mark.parametrize("speed", [0.0, -1.0, 1_001.0, float("nan")])
+def test_a_speed_that_it_cannot_keep_is_refused(speed: float) -> None:
+    with pytest.raises(ConfigurationError, match="up to 1000 times as fast"):
+        SimulatedExchange(speed=speed)
+
+
 async def test_it_serves_until_cancelled(session: aiohttp.ClientSession) -> None:
     exchange = SimulatedExchange()
     serving = asyncio.create_task(run_simulator(exchange))
