@@ -70,6 +70,17 @@ class Replay:
         if row >= self.count - self.capacity:
             self.trend[row % self.capacity] = up
 
+    def copy_labels(self, other: Replay, behind: int) -> bool:
+        """Take over the labels of the newest ``behind`` rows, which ``other`` took too.
+
+        Tells whether the last row but one is labelled by now.
+        """
+        kept = min(other.count, self.count, behind)
+        mine, its = (np.arange(ring.count - kept, ring.count) % ring.capacity for ring in (self, other))
+        for name in ("direction", "move", "trend", "skip"):
+            getattr(self, name)[mine] = getattr(other, name)[its]
+        return bool(kept > 1 and self.direction[mine[-2]] != UNKNOWN)
+
     def draw(self, number: int, newest: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
         """Draw rows uniformly, with repetition, from the labelled ones up to ``newest`` whose window is still whole."""
         oldest = max(0, self.count - self.capacity + self.window)

@@ -13,46 +13,55 @@ from torch import Tensor, nn
 
 
 class RecursiveLinear(nn.Module):
-    """y = w x, starting at zero, with ``covariance`` P (inputs, inputs) of w; ``prior`` is its starting diagonal.
+    """y = w x, starting at zero; the covariance of w is ``growth`` times ``precise`` (inputs, inputs).
 
-    With ``outputs`` w is (outputs, inputs): one row an output, all sharing P and therefore one curvature.
-    After a forward with ``remember`` the layer holds ``inputs`` and wants ``curvature`` to be set before the step.
+    ``prior`` is the covariance's starting diagonal. ``forgetting`` below 1 lets the covariance grow by its inverse each
+    step: in ``growth``, a number, because the matrix is long to walk through. After a forward with ``remember`` the
+    layer holds ``inputs`` and wants ``curvature`` to be set before the step.
     """
 
-    covariance: Tensor
+    precise: Tensor
+    growth: Tensor
 
-    def __init__(self, prior: Tensor, forgetting: float = 1.0, outputs: int | None = None) -> None:
+    def __init__(self, prior: Tensor, forgetting: float = 1.0) -> None:
         super().__init__()
-        shape = (len(prior),) if outputs is None else (outputs, len(prior))
-        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("covariance", torch.diag(prior.double()))
+        self.weight = nn.Parameter(torch.zeros(len(prior), dtype=torch.float64))
+        self.register_buffer("precise", torch.diag(prior.double()))
+        self.register_buffer("growth", torch.ones((), dtype=torch.float64))
         self.forgetting = forgetting
         self.inputs: Tensor | None = None
         self.curvature: Tensor | float = 0.0
 
+    @property
+    def covariance(self) -> Tensor:
+        """The covariance of the weights."""
+        return self.growth * self.precise
+
     def forward(self, inputs: Tensor, remember: bool = True) -> Tensor:
-        """Answer the output, scalar or (outputs,), for ``inputs`` (inputs,) in float64."""
+        """Answer the scalar output for ``inputs`` (inputs,) in float64."""
         if remember:
             self.inputs = inputs
-        return torch.matmul(self.weight, inputs)
+        return torch.dot(self.weight, inputs)
 
     @torch.no_grad()
     def variance(self, inputs: Tensor) -> Tensor:
         """Tell how uncertain the output for ``inputs`` still is: x^T P x."""
-        return torch.dot(inputs, torch.mv(self.covariance, inputs))
+        return self.growth * torch.dot(inputs, torch.mv(self.precise, inputs))
 
     @torch.no_grad()
     def newton_step(self) -> None:
         """Take the step for the remembered inputs, their curvature and the gradient, and forget all three."""
         gradient, inputs = self.weight.grad, self.inputs
+        self.inputs, self.weight.grad = None, None
         if gradient is None or inputs is None:
             return
-        reach = torch.mv(self.covariance, inputs)
-        curvature = torch.as_tensor(self.curvature, dtype=torch.float64, device=reach.device)
-        reach = reach * torch.sqrt(curvature / (1 + curvature * torch.dot(inputs, reach)))
-        # In two roundings, not fused: so P stays symmetric to the last bit and its triangle can be saved for it.
-        self.covariance.sub_(torch.outer(reach, reach))
-        if self.forgetting != 1.0:
-            self.covariance.div_(self.forgetting)
-        self.weight.sub_(torch.matmul(self.covariance, gradient.t()).t())
-        self.inputs, self.weight.grad = None, None
+        reach = self.growth * torch.mv(self.precise, inputs)  # P x
+        spread = torch.dot(inputs, reach)
+        shrink = 1 + self.curvature * spread
+        # The gradient is a multiple of x, so P g after the update is the same multiple of P x / shrink.
+        multiple = torch.dot(gradient, inputs) / torch.dot(inputs, inputs).clamp(min=1e-300)
+        self.weight.sub_(reach * (multiple / shrink))
+        change = reach * torch.sqrt(self.curvature / shrink / self.growth)
+        # In two roundings, not fused: so the matrix stays symmetric to the last bit and a triangle of it can be saved.
+        self.precise.sub_(torch.outer(change, change))
+        self.growth.div_(self.forgetting)

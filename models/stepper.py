@@ -61,6 +61,17 @@ class Stepper:
         self._count(taken)
         return taken
 
+    def train_batch(self, rows: npt.NDArray[np.int64], replay: Replay) -> TrainStep:
+        """Take one training step of the branch alone on a batch of old samples."""
+        tokens, targets = self._tensor(replay.windows(rows)), replay.targets(rows)
+        return self.trainer.train_step(lambda: branch_loss(self.network, tokens, targets, self.config.trend_horizon))
+
+    def said(self, rows: npt.NDArray[np.int64], replay: Replay) -> npt.NDArray[np.float32]:
+        """Say flat, side, move and trend (B, 4) of old samples with the branch in full; changes nothing."""
+        with torch.no_grad(), self.trainer.autocast():
+            added = self.network.outputs(self._tensor(replay.windows(rows))).float().cpu().numpy()
+        return np.asarray(replay.targets(rows).skip + added)
+
     def roll_back_if_stuck(self) -> int | None:
         """Return to the last good weights after PATIENCE non-finite steps in a row; gives the step returned to."""
         if self._failures < PATIENCE:
@@ -135,14 +146,14 @@ _COUNTERS = ("steps", "clipped", "nonfinite", "rollbacks", "_failures")
 
 
 def _triangle(name: str, value: Tensor) -> Tensor:
-    if not name.endswith("covariance"):
+    if not name.endswith("precise"):
         return value.detach().cpu().clone()
     rows, columns = torch.tril_indices(*value.shape)
     return value.cpu()[rows, columns]
 
 
 def _square(name: str, value: Tensor, like: Tensor) -> Tensor:
-    if not name.endswith("covariance"):
+    if not name.endswith("precise"):
         return value
     square = torch.empty(like.shape, dtype=value.dtype)
     rows, columns = torch.tril_indices(*like.shape)
