@@ -69,8 +69,13 @@ class ExchangeClient:
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     async def load_markets(self) -> None:
-        with self._telling_trouble():
-            await self.api.load_markets()
+        patience_ms, self.api.timeout = self.api.timeout, max(self.api.timeout, self._timing.connect_seconds * 1_000)
+        try:
+            # Thousands of markets are megabytes, which may take longer than any other answer.
+            with self._telling_trouble():
+                await self.api.load_markets()
+        finally:
+            self.api.timeout = patience_ms
 
     async def time_ms(self) -> int | None:
         """Return the exchange's clock, None where it does not show one."""

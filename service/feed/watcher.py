@@ -80,7 +80,11 @@ class Watcher:
         """Open a new socket before the exchange cuts the old one, and close the old one once the new one works."""
         old = self._client.next_socket()
         await self._dial()
-        await self._client.watch()
+        try:
+            async with asyncio.timeout(2 * self._timing.request_seconds):
+                await self._client.watch()
+        except TimeoutError:
+            raise CallFailed(Trouble("the new socket brought nothing")) from None
         await self._client.drop_sockets(keep=self._client.sockets - old)
 
     def _look(self) -> None:

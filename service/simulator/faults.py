@@ -17,7 +17,7 @@ KINDS: dict[str, str] = {
     "stall": "sockets stay open and answer pings, but bring no data",
     "zombie": "sockets open now, or dialled meanwhile, never bring data again",
     "black_hole": "sockets bring nothing and answer no ping; new handshakes hang",
-    "ws_status": "handshakes are answered with status (503, 451, 429 ...)",
+    "ws_status": "handshakes are answered with status (503, 451, 429 ...); retry_after in seconds where given",
     "ws_hang": "handshakes are not answered",
     "subscribe_refused": "SUBSCRIBE is answered with an error",
     # the socket's frames

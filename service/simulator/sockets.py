@@ -50,7 +50,9 @@ class Sockets:
         while self._silent() or self._on("ws_hang"):  # noqa: ASYNC110 - faults end by the exchange's own clock
             await asyncio.sleep(_LOOK_SECONDS)
         if (refusal := self._book.active("ws_status", self._now())) is not None:
-            return web.json_response(error(0, "Service unavailable."), status=refusal.option("status", 503))
+            wait = refusal.options.get("retry_after")
+            headers = {} if wait is None else {"Retry-After": str(wait)}
+            return web.json_response(error(0, "Unavailable."), status=refusal.option("status", 503), headers=headers)
         socket = web.WebSocketResponse(heartbeat=PING_SECONDS, compress=False, autoping=False)
         try:
             await socket.prepare(request)

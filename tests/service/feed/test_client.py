@@ -1,0 +1,126 @@
+"""One ccxt instance, its flaws mended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.feed.client import CallFailed, ExchangeClient
+from service.feed.clock import ExchangeClock
+from service.feed.measure import set_clock
+from service.feed.timing import FeedTiming
+from service.ports import ConfigurationError
+from service.simulator.faults import Fault
+from service.simulator.server import SimulatedExchange
+
+FOR_EVER = 10**9
+
+
+@pytest.fixture
+async def exchange() -> AsyncIterator[SimulatedExchange]:
+    async with SimulatedExchange(speed=20) as exchange:
+        yield exchange
+
+
+class Listener:
+    """Keeps the rows a client tells of; ``bug`` makes it fail on the first one."""
+
+    def __init__(self, bug: Exception | None = None) -> None:
+        self.rows: list[tuple[Any, bool]] = []
+        self.malformed = 0
+        self._bug = bug
+
+    def row(self, row: object, closed: bool) -> None:
+        if self._bug is not None:
+            raise self._bug
+        self.rows.append((row, closed))
+
+    def senseless(self) -> None:
+        self.malformed += 1
+
+
+def make_client(exchange: SimulatedExchange, listener: Listener) -> ExchangeClient:
+    timing = FeedTiming(request_seconds=2)
+    config = exchange.ccxt_config()
+    return ExchangeClient("binance", "ETH/USDT", "1s", config, timing, listener.row, listener.senseless)
+
+
+async def watch_for_ever(client: ExchangeClient) -> None:
+    while True:
+        await client.watch()
+
+
+async def test_every_frame_is_told_with_its_closed_flag(exchange: SimulatedExchange) -> None:
+    listener = Listener()
+    client = make_client(exchange, listener)
+    while len(listener.rows) < 12:
+        await client.watch()
+    await client.close()
+    times = [row[0] for row, closed in listener.rows if closed]
+    assert times == sorted(set(times))
+    assert len(times) >= 5
+    for row, closed in listener.rows:
+        candle = exchange.truth.candle("ETHUSDT", row[0], 1_000)
+        assert candle is not None
+        assert not closed or float(row[4]) == candle.close
+
+
+async def test_frames_of_other_symbols_are_not_told(exchange: SimulatedExchange) -> None:
+    listener = Listener()
+    client = make_client(exchange, listener)
+    message = {"e": "kline", "k": {"s": "BTCUSDT", "i": "1s", "t": 1, "x": True}}
+    await client.load_markets()
+    client.take_kline(message)
+    client.take_kline({"e": "kline", "k": {**message["k"], "s": "ETHUSDT", "i": "1m"}})  # type: ignore[dict-item]
+    await client.close()
+    assert listener.rows == []
+
+
+async def test_a_bug_in_taking_a_row_is_not_swallowed_by_ccxt(exchange: SimulatedExchange) -> None:
+    client = make_client(exchange, Listener(bug=ZeroDivisionError("ours")))
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        await watch_for_ever(client)
+    await client.close()
+
+
+async def test_a_refused_handshake_tells_how_long_to_wait(exchange: SimulatedExchange) -> None:
+    exchange.book.add(Fault("ws_status", 0, FOR_EVER, {"status": 429, "retry_after": 7}))
+    client = make_client(exchange, Listener())
+    with pytest.raises(CallFailed) as caught:
+        await client.watch()
+    await client.drop_sockets()
+    await client.close()
+    assert caught.value.trouble.limited
+    assert caught.value.trouble.retry_after_seconds == pytest.approx(7, abs=1.5)
+
+
+async def test_a_refused_question_tells_how_long_to_wait(exchange: SimulatedExchange) -> None:
+    client = make_client(exchange, Listener())
+    await client.load_markets()
+    exchange.book.add(Fault("rest_status", 0, FOR_EVER, {"status": 418, "retry_after": 9}))
+    with pytest.raises(CallFailed) as caught:
+        await client.candles(None, 2)
+    await client.close()
+    assert caught.value.trouble.retry_after_seconds == 9
+
+
+async def test_without_the_exchange_s_clock_its_candles_and_ours_tell_the_time(exchange: SimulatedExchange) -> None:
+    client = make_client(exchange, Listener())
+    await client.load_markets()
+
+    async def fail() -> int:
+        raise RuntimeError("404")
+
+    client.api.fetch_time = fail
+    clock = ExchangeClock(20)
+    newest = await set_clock(clock, client, 1_000)
+    await client.close()
+    assert newest is not None
+    assert clock.now_ms() >= newest
+
+
+def test_a_configuration_that_ccxt_cannot_take_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ccxt does not take the given configuration"):
+        ExchangeClient("binance", "ETH/USDT", "1s", {"options": 5}, FeedTiming(), Listener().row, Listener().senseless)
