@@ -44,7 +44,7 @@ class Forecaster:
             torch.manual_seed(seed)
             self.network = SkipAndBranch(self.known, settings)
         self.optimizer = SkipAdamW(
-            self.network.branch.parameters(), [self.network.skip], settings.learning_rate, settings.weight_decay
+            self.network.branch.parameters(), self.network.skips, settings.learning_rate, settings.weight_decay
         )
         self.trainer = Trainer(self.network, self.optimizer, settings.clip_norm)
         self.random = np.random.Generator(np.random.Philox(seed))
@@ -71,7 +71,6 @@ class Forecaster:
 
         def loss() -> Tensor:
             skip = self.network.skip(self.known.x[row])
-            self.network.skip.curvature = 1 / len(skip)
             by_skip = 0.5 * ((self.known.move[row] - skip) ** 2).mean()
             left = (moves - skip_said - self.network.extra(*windows)) ** 2
             total: Tensor = by_skip + 0.5 * (self.known.weight * left).mean()
@@ -88,8 +87,9 @@ class SkipAndBranch(nn.Module):
     def __init__(self, known: Known, settings: Settings) -> None:
         super().__init__()
         columns, variables = known.x.shape[1], known.move.shape[1]
-        prior = torch.full((columns,), settings.prior * columns * variables)  # inputs and curvature are as much smaller
-        self.skip = RecursiveLinear(prior, settings.forgetting, outputs=variables)
+        # Inputs have a squared length of 1, not of ``columns``, and the curvature is 1 / ``variables``, not 1.
+        prior = torch.full((columns,), settings.prior * columns * variables)
+        self.layers = nn.ModuleList(RecursiveLinear(prior, settings.forgetting) for _ in range(variables))
         self.branch = Network(
             NetworkConfig(
                 even_inputs=known.even.shape[1],
@@ -101,6 +101,17 @@ class SkipAndBranch(nn.Module):
                 gain=settings.gain,
             )
         )
+
+    @property
+    def skips(self) -> list[RecursiveLinear]:
+        """The linear skip's layers, one a variable."""
+        return [layer for layer in self.layers if isinstance(layer, RecursiveLinear)]
+
+    def skip(self, inputs: Tensor, remember: bool = True) -> Tensor:
+        """Answer (C,), in typical moves; curvatures are those of the mean of half the squared errors."""
+        for layer in self.skips:
+            layer.curvature = 1 / len(self.layers)
+        return torch.stack([layer(inputs, remember) for layer in self.skips])
 
     def extra(self, even: Tensor, odd: Tensor) -> Tensor:
         """Answer (B, C), in typical moves: unlike prices, these series have no mirror, so both parities are summed."""
