@@ -9,7 +9,6 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from service.simulator.clock import SimulatedClock
 from service.simulator.faults import Fault, FaultBook
 from service.simulator.wire import error
 
@@ -17,7 +16,7 @@ _CODES = {418: -1003, 429: -1003, 451: 0, 403: 0, 500: -1000, 503: -1001, 504: -
 _LOOK_SECONDS = 0.02
 
 
-def rest_faults(book: FaultBook, clock: SimulatedClock, since_start: Callable[[], float]) -> Middleware:
+def rest_faults(book: FaultBook, since_start: Callable[[], float]) -> Middleware:
     """Make the middleware that answers, or does not answer, in the place of the exchange."""
 
     @web.middleware

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.ports import ConfigurationError
 from service.simulator.admin import admin_routes
@@ -36,7 +37,8 @@ class SimulatedExchange:
     Its history goes back to 2017 and depends on ``seed`` (or the file ``candles``, played over and over) and wall time
     only, so it survives a restart. With ``speed`` other than 1 its clock, ``serverTime`` included, starts at
     ``start_ms`` (default: the wall's time) and runs that many times faster; candles come accordingly. ``faults`` are
-    what goes wrong, more can be ordered at ``/admin/faults``; ``/admin/truth`` tells what really happened.
+    what goes wrong, more can be ordered at ``/admin/faults``; ``/admin/truth`` tells what really happened. ``requests``
+    counts the REST calls.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class SimulatedExchange:
         return {"urls": {"api": {**urls, "ws": sockets}}, "options": {"fetchMarkets": {"types": ["spot"]}}}
 
     async def __aenter__(self) -> Self:
-        app = web.Application(middlewares=[rest_faults(self.book, self.clock, self.since_start)])
+        app = web.Application(middlewares=[self._counted, rest_faults(self.book, self.since_start)])
         app.router.add_get("/api/v3/ping", self._ping)
         app.router.add_get("/api/v3/time", self._time)
         app.router.add_get("/api/v3/exchangeInfo", self._exchange_info)
@@ -117,6 +119,11 @@ class SimulatedExchange:
         """Return the milliseconds of the exchange's time since it was made: what faults count in."""
         return self.clock.now_ms() - self.start_ms
 
+    @web.middleware
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.requests += request.path.startswith("/api/")
+        return await handler(request)
+
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     async def _ping(self, request: web.Request) -> web.Response:
@@ -131,7 +138,6 @@ class SimulatedExchange:
         return web.json_response(exchange_info(self.truth.symbols, int(self.clock.now_ms())))
 
     async def _klines(self, request: web.Request) -> web.Response:
-        self.requests += 1
         lag = self.book.active("rest_lag", self.since_start())
         now = self.clock.now_ms() - (lag.option("ms", 2_000) if lag is not None else 0)
         try:
@@ -142,7 +148,6 @@ class SimulatedExchange:
         return web.json_response(rows, headers={"X-MBX-USED-WEIGHT-1M": "2"})
 
     async def _agg_trades(self, request: web.Request) -> web.Response:
-        self.requests += 1
         query = request.query
         if query.get("symbol") not in self.truth.symbols:
             return web.json_response(error(-1121, "Invalid symbol."), status=400)

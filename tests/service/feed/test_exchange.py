@@ -212,6 +212,21 @@ async def test_an_exchange_that_refuses_the_location_is_asked_once_and_its_refus
         with pytest.raises(FeedUnreachable, match=r"binance: the exchange refuses this location \(HTTP 451\)"):
             async with make_feed(exchange):
                 pytest.fail("entered")
+        assert exchange.requests == 1
+
+
+async def test_while_the_exchange_limits_us_it_is_asked_no_sooner_than_it_says() -> None:
+    async with simulated() as exchange, make_feed(exchange) as feed:
+        begun = int(exchange.since_start())
+        exchange.book.add(Fault("rest_status", begun + 4_000, 60_000, {"status": 429, "retry_after": 20}))
+        exchange.book.add(Fault("skip", begun + 5_000, 0, {"count": 200}))
+        async with contextlib.aclosing(feed.stream(None, 3)) as stream:
+            while "limits our requests (HTTP 429)" not in feed.state().detail:
+                await anext(stream)
+            before = exchange.requests
+            await exchange.clock.sleep_until(exchange.start_ms + begun + 60_000)
+        # At most one question each 20 s.
+        assert exchange.requests - before <= 3
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
