@@ -182,3 +182,13 @@ async def test_a_database_locked_by_another_program_is_trouble(sqlite_url: str) 
         assert await store.candles(MARKET, None, None, 10) == []
         other.close()
         await store.write(run, make_batch())
+
+
+async def test_a_transaction_that_reads_before_it_writes_is_not_overtaken(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as first, open_database(sqlite_url) as second:
+        async with first.writing() as connection:
+            await connection.execute(text("SELECT count(*) FROM runs"))
+            other = asyncio.create_task(SqlRecordStore(second).open_run(MARKET, {}, 0))
+            await asyncio.wait([other], timeout=0.1)  # time enough to overtake, if it could
+            await connection.execute(text("INSERT INTO runs (market, config, started_at) VALUES ('other', '{}', 0)"))
+        assert (await other).id == 2
