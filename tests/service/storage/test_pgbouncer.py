@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,17 @@ from tests.contracts import CHECKPOINT_STORE_CHECKS, RECORD_STORE_CHECKS
 from tests.support.pgbouncer import BINARY, pgbouncer
 from tests.support.postgres import PostgresCluster
 
+READER = """
+import asyncio, os, sys
+from service.storage import SqlRecordStore, open_database
+
+async def read():
+    async with open_database(sys.argv[1]) as database:
+        await asyncio.gather(*(SqlRecordStore(database).latest_run("m") for _ in range(20)))
+    os._exit(0)  # without a word to the server
+
+asyncio.run(read())
+"""
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed (apt install pgbouncer)"),
@@ -64,6 +76,16 @@ async def test_failures_75_many_tasks_share_few_connections(pooled_url: str) -> 
         await asyncio.gather(*(store.write(run, make_batch(first, 5)) for first in range(0, 60, 5)))
         pages = await asyncio.gather(*(store.steps(MARKET, None, None, 100) for _ in range(12)))
     assert all([row.open_time for row in page] == [at(index) for index in range(60)] for page in pages)
+
+
+async def test_failures_75_processes_share_few_connections(pooled_url: str) -> None:
+    """Each process counts its prepared statements from one, and those of an ended client stay on the server."""
+    async with open_database(pooled_url) as database:
+        await SqlRecordStore(database).open_run(MARKET, {}, 0)
+    command = [sys.executable, "-c", READER, pooled_url]
+    for _ in range(2):
+        reader = await asyncio.create_subprocess_exec(*command)
+        assert await reader.wait() == 0
 
 
 async def test_failures_75_migrating_and_the_lease_work_too(pooled_url: str) -> None:
