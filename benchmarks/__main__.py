@@ -10,9 +10,8 @@ BENCHMARKS = ("learning", "forecasting", "storage")
 
 def main() -> int:
     """Run them in processes of their own; a benchmark without its data says so and the next one runs."""
-    codes = [
-        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode for name in BENCHMARKS
-    ]  # noqa: S603
+    commands = [[sys.executable, "-m", f"benchmarks.{name}"] for name in BENCHMARKS]
+    codes = [subprocess.run(command, check=False).returncode for command in commands]  # noqa: S603
     return max(codes)
 
 
