@@ -145,7 +145,8 @@ class Reconciler:
         self._not_before = self._clock.elapsed_ms()
         if not (self.progressing and behind):
             self._not_before += self._timing.retry_ms if self._assembler.missing or behind else 0
-            self.caught_up = self.caught_up or not behind
+            # A halted exchange has nothing newer: that is the present, too.
+            self.caught_up = self.caught_up or not behind or not self._assembler.missing
         self._on_news()
 
     async def _read(self) -> bool:

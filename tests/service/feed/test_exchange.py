@@ -427,6 +427,17 @@ async def test_the_feed_says_stale_and_recovered_once_each() -> None:
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
+async def test_an_exchange_that_was_halted_before_we_came_is_stale_and_not_for_ever_backfilling() -> None:
+    async with simulated() as exchange:
+        start = int(exchange.clock.now_ms()) // 1_000 * 1_000
+        exchange.truth.erase("ETHUSDT", start - 60_000, 100_000)
+        async with make_feed(exchange) as feed, contextlib.aclosing(feed.stream(start - 100_000, 0)) as stream:
+            notice = await anext(item async for item in stream if isinstance(item, Notice))
+            assert notice.kind == "stale"
+            assert feed.state().status == "stale"
+            assert feed.state().detail == "the exchange sends no newer candles"
+
+
 async def test_a_socket_is_renewed_with_overlap_before_the_exchange_would_cut_it() -> None:
     async with simulated() as exchange:
         timing = FeedTiming(**{**as_options(FeedTiming.accelerated(SPEED)), "renew_seconds": 0.4})
