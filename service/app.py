@@ -36,7 +36,7 @@ from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions, now_ms
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
 from service.pretrained import read_pretrained
-from service.settings import Settings
+from service.settings import Settings, is_loopback
 from service.simulator.server import SimulatedExchange
 from service.storage import (
     MarketTaken,
@@ -111,7 +111,7 @@ class Service:
         options = ApiOptions(
             api_keys=settings.api_keys,
             allowed_origins=settings.allowed_origins,
-            allowed_hosts=settings.allowed_hosts,
+            allowed_hosts=settings.allowed_hosts or default_hosts(settings),
             trusted_proxies=settings.trusted_proxies,
             version=version("livewick"),
         )
@@ -258,6 +258,12 @@ class QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def default_hosts(settings: Settings) -> tuple[str, ...]:
+    """Return the Host headers believed on loopback without keys: a page elsewhere may not pose as this one by its name."""
+    open_on_loopback = is_loopback(settings.host) and not settings.api_keys
+    return ("localhost", "127.0.0.1", "::1", settings.host) if open_on_loopback else ()
 
 
 def run_identity(config: LearnerConfig, timeframe: str, pretrained: bytes | None) -> dict[str, Any]:
