@@ -103,7 +103,8 @@ def test_the_first_candle_is_warm_up_and_one_after_a_gap_is_not_scored() -> None
 
 
 def test_a_trend_comes_due_a_horizon_later_and_never_across_a_gap() -> None:
-    horizon, candles = 10, stream(40)
+    horizon, candles = 10, stream(40, seed=1)
+    assert candles[horizon - 1].close != candles[0].close  # a trend due one candle early would show
     records = live(learner(), candles + stream(8, seed=1, start=START + 100_000))
     due = {number: learned.trend for number, (_, learned) in enumerate(records) if learned.trend}
     assert set(due) <= set(range(horizon, 40))

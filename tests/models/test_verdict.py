@@ -66,6 +66,18 @@ def test_taking_candles_one_by_one_or_all_at_once_is_the_same() -> None:
     np.testing.assert_allclose(whole.losses, single.losses)
 
 
+def test_the_bet_on_a_candle_is_chosen_before_it_is_seen() -> None:
+    bets = []
+    for difference in (0.7, -0.7):
+        wealth = Wealth(1)
+        wealth.add(differences(0.1, 6, (200, 1)))
+        before = wealth.gains.copy()
+        wealth.add(np.array([[difference]]))
+        bets.append(float(np.expm1(wealth.gains - before)[0]) / difference)
+    assert bets[0] == pytest.approx(bets[1])
+    assert bets[0] > 0
+
+
 def test_one_wild_candle_decides_nothing() -> None:
     wealth = Wealth(BASELINES)
     wealth.add(np.full((1, BASELINES), 1e9))
