@@ -9,7 +9,7 @@ import functools
 import hashlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -68,8 +68,8 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
-        await check_integrity(settings.database_url)
-        await prepare_database(settings.database_url)
+        if not await done_before(stop, prepare_database(settings.database_url)):
+            return
         async with open_database(settings.database_url) as database:
             await Service(settings, database).run(sock, stop)
 
@@ -94,7 +94,7 @@ class Service:
             followers = [
                 group.create_task(self._follow(symbol), name=f"follow {symbol}") for symbol in self._settings.symbols
             ]
-            group.create_task(self._prune(), name="prune")
+            followers.append(group.create_task(self._prune(), name="prune"))
             host, port = sock.getsockname()[:2]
             log.info("Livewick serves", url=f"http://{host}:{port}", version=version("livewick"))
             await stop.wait()
@@ -261,7 +261,7 @@ class QuietServer(uvicorn.Server):
 
 
 def default_hosts(settings: Settings) -> tuple[str, ...]:
-    """Return the Host headers believed on loopback without keys: a page elsewhere may not pose as this one by its name."""
+    """Return the Host headers believed: without keys on loopback, a page elsewhere may not pose as this one by name."""
     open_on_loopback = is_loopback(settings.host) and not settings.api_keys
     return ("localhost", "127.0.0.1", "::1", settings.host) if open_on_loopback else ()
 
@@ -281,8 +281,24 @@ def run_identity(config: LearnerConfig, timeframe: str, pretrained: bytes | None
     }
 
 
+async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work unless ``stop`` comes first, which cancels it; says whether it was done."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        for waiting in (task, stopped):
+            waiting.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
 async def prepare_database(url: str) -> None:
-    """Migrate, waiting up to a minute for a database that is still starting. Raises StoreUnavailable."""
+    """Check and migrate, waiting up to a minute for a database that is still starting. Raises StoreUnavailable."""
+    await check_integrity(url)
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(StoreUnavailable),
         wait=wait_random_exponential(multiplier=0.5, max=5),

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from models.candle import Candle
 from models.records import Prediction
 from service.pipeline import MarketPipeline, now_ms
-from service.ports import LivewickError, MarketStatus, Phase, StoreUnavailable
+from service.ports import Checkpoint, LivewickError, MarketStatus, Phase, Run, StoreUnavailable
 
 BEHIND_CANDLES = 5
 """A learner further behind the feed than this is not live: its prediction is about the past."""
+
+WALK_CANDLES = 20_000
+"""The market stands still while a rollback walks through the candles since: a few minutes at most."""
+
+TURN_SECONDS = 10.0
+DATABASE_SECONDS = 5.0
 
 
 class FollowedMarket:
@@ -82,39 +90,94 @@ class FollowedMarket:
         return {**await self._pipeline.learner.describe(), "run": run, "configuration": self._pipeline.options.config}
 
     async def pause(self) -> None:
-        async with self._pipeline.turn:
-            await self._pipeline.learner.pause()
-            self._pipeline.paused = True
-            await self._pipeline.take_checkpoint()
+        async with self._turn() as pipeline:
+            await pipeline.learner.pause()
+            pipeline.paused = True
+            await pipeline.take_checkpoint(pinned=True)
 
     async def resume(self) -> None:
-        async with self._pipeline.turn:
-            await self._pipeline.learner.resume()
-            self._pipeline.paused = False
-            await self._pipeline.take_checkpoint()
+        async with self._turn() as pipeline:
+            await pipeline.learner.resume()
+            pipeline.paused = False
+            await pipeline.take_checkpoint(pinned=True)
 
     async def checkpoint(self) -> dict[str, Any]:
-        async with self._pipeline.turn:
-            await self._pipeline.take_checkpoint()
-            return self._checkpoint_summary()
+        async with self._turn() as pipeline:
+            await pipeline.take_checkpoint()
+            if pipeline.newest_checkpoint is None:
+                raise LivewickError("nothing was learned yet: there is nothing to save")
+            return _summary(pipeline.newest_checkpoint)
 
     async def rollback(self) -> dict[str, Any]:
-        """Take the checkpoint before the newest, walk it through the candles since without learning, and save."""
-        async with self._pipeline.turn:
-            run, newest = self._pipeline.current_run, self._pipeline.newest_checkpoint
-            previous = await self._pipeline.checkpoints.previous(run, newest.open_time) if run and newest else None
-            if previous is None:
-                raise LivewickError("there is no earlier checkpoint to go back to")
-            try:
-                await self._pipeline.roll_back_to(previous)
-            except TimeoutError:
-                raise StoreUnavailable("the database is away: it does not say what was learned since") from None
-            detail = {"open_time": previous.open_time, "step": previous.step}
-            await self._pipeline.tell("rollback", detail)
-            return detail
+        """Take the checkpoint before the newest, walk it through the candles since without learning, and save.
 
-    def _checkpoint_summary(self) -> dict[str, Any]:
-        checkpoint = self._pipeline.newest_checkpoint
-        if checkpoint is None:
-            raise LivewickError("nothing was learned yet: there is nothing to save")
-        return {"open_time": checkpoint.open_time, "step": checkpoint.step}
+        What was saved from that checkpoint on is set aside, so that the next rollback goes further back.
+        """
+        async with self._turn() as pipeline:
+            run, newest = pipeline.current_run, pipeline.newest_checkpoint
+            target = await pipeline.checkpoints.previous(run, newest.open_time) if run and newest else None
+            if run is None or target is None:
+                raise LivewickError("there is no earlier checkpoint to go back to")
+            since = await self._stored_after(target)
+            await pipeline.learner.load(target.data)
+            await self._walk(since)
+            await pipeline.take_checkpoint(pinned=True)
+            await pipeline.tell("rollback", _summary(target))
+        await self._set_aside_from(run, target)
+        return _summary(target)
+
+    async def _walk(self, candles: Sequence[Candle]) -> None:
+        """Show the learner the candles without learning: its window then has no hole."""
+        pipeline = self._pipeline
+        await pipeline.insist(pipeline.learner.pause)
+        for candle in candles:
+            await pipeline.insist(pipeline.learner.predict, candle)
+            await pipeline.insist(pipeline.learner.learn, candle)
+        if not pipeline.paused:
+            await pipeline.insist(pipeline.learner.resume)
+
+    async def _stored_after(self, target: Checkpoint) -> list[Candle]:
+        """Read what was learned since a checkpoint. Raises before anything changed."""
+        newest = self._pipeline.last_learned
+        age = (newest.open_time - target.open_time) // self.interval_ms if newest else 0
+        if age > WALK_CANDLES:
+            raise LivewickError(
+                f"the earlier checkpoint is {age} candles old; at most {WALK_CANDLES} can be walked through"
+            )
+        try:
+            async with asyncio.timeout(DATABASE_SECONDS):
+                await self._pipeline.recorder.drained()
+        except TimeoutError:
+            raise StoreUnavailable("the database is away: it does not say what was learned since") from None
+        start = target.open_time + self.interval_ms
+        return await self._pipeline.store.candles(self.market, start, None, WALK_CANDLES)
+
+    async def _set_aside_from(self, run: Run, target: Checkpoint) -> None:
+        """Never offer again what a rollback went over, nor its target: that lives on in the checkpoint taken after it."""
+        pipeline = self._pipeline
+        await pipeline.recorder.drained()
+        after = pipeline.newest_checkpoint
+        while after and (between := await pipeline.checkpoints.previous(run, after.open_time)):
+            if between.open_time < target.open_time:
+                return
+            await pipeline.checkpoints.set_aside(run, between, "rolled back over")
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[MarketPipeline]:
+        """Wait for a place between two candles. Raises StoreUnavailable while a full backlog holds everything up."""
+        refusal = "the database is away and the backlog is full; the learner waits for it"
+        if self._pipeline.recorder.full:
+            raise StoreUnavailable(refusal)
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._pipeline.turn.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(refusal if self._pipeline.recorder.full else "the learner is busy") from None
+        try:
+            yield self._pipeline
+        finally:
+            self._pipeline.turn.release()
+
+
+def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"open_time": checkpoint.open_time, "step": checkpoint.step}

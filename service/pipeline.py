@@ -40,8 +40,6 @@ REPLAY_PAGE = 1000
 RETRY_SECONDS = 0.02
 """Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
 
-DRAIN_SECONDS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
@@ -180,8 +178,8 @@ class MarketPipeline:
         while True:
             match await self.queue.get():
                 case Candle() as candle:
-                    await self._take(candle)
-                    self.caught_up = self.caught_up or candle.source == "live"
+                    await self._take(candle, live=candle.source == "live")
+                    self.caught_up = self.caught_up or (self.queue.empty() and self.feed.state().status == "live")
                 case Correction(candle):
                     await self._correct(candle)
                 case Gap() as gap:
@@ -190,11 +188,11 @@ class MarketPipeline:
                 case Notice(kind, detail):
                     await self.tell(kind, detail)
 
-    async def _take(self, candle: Candle) -> None:
-        """Take a candle: predict, publish, learn, publish, record."""
+    async def _take(self, candle: Candle, live: bool = False) -> None:
+        """Take a candle: predict, publish, learn, publish, record. Only a ``live`` one has a lag worth telling."""
         async with self.turn:
             prediction = await self.insist(self.learner.predict, candle)
-            lag_ms = float(now_ms() - candle.open_time - self.interval_ms) if candle.source == "live" else None
+            lag_ms = float(now_ms() - candle.open_time - self.interval_ms) if live else None
             self._publish_prediction(candle, prediction)
             learned = await self.insist(self.learner.learn, candle)
             step = replace(learned.step, lag_ms=lag_ms, queue_depth=self.queue.qsize())
@@ -224,7 +222,8 @@ class MarketPipeline:
     async def _correct(self, candle: Candle) -> None:
         """Store what the exchange says now. A checkpoint goes first: a recovery must replay what was learned."""
         async with self.turn:
-            await self.take_checkpoint()
+            if self._since_checkpoint:
+                await self.take_checkpoint(pinned=True)
             detail = {"open_time": candle.open_time, "close": candle.close}
             await self.recorder.put(RecordBatch(corrections=[candle], events=[self._event("correction", detail)]))
 
@@ -246,39 +245,18 @@ class MarketPipeline:
         """Tell subscribers that this market is not a real one."""
         self.recorder.put_soon(RecordBatch(events=[self._event("simulated", {"reason": reason})]))
 
-    async def take_checkpoint(self) -> None:
-        """Save the learner's state behind everything recorded so far; hold ``turn``."""
+    async def take_checkpoint(self, pinned: bool = False) -> None:
+        """Save the learner's state behind everything recorded so far; hold ``turn``.
+
+        ``pinned``: a recovery from an earlier checkpoint would go another way (a correction, a pause, a rollback).
+        """
         open_time, step, data = await self.insist(self.learner.checkpoint)
         if open_time is None:
             return
         score = self.learner.short_score or {}
         self.newest_checkpoint = Checkpoint(open_time, step, now_ms(), score.get("log_loss"), data)
         self._since_checkpoint = 0
-        await self.recorder.put(self.newest_checkpoint)
-
-    async def roll_back_to(self, checkpoint: Checkpoint) -> None:
-        """Take this state and show it the candles since without learning: its window then has no hole. Hold ``turn``.
-
-        Raises StoreUnavailable or TimeoutError before anything changed.
-        """
-        since = await self._stored_after(checkpoint.open_time)
-        await self.learner.load(checkpoint.data)
-        await self.insist(self.learner.pause)
-        for candle in since:
-            await self.insist(self.learner.predict, candle)
-            await self.insist(self.learner.learn, candle)
-        if not self.paused:
-            await self.insist(self.learner.resume)
-        await self.take_checkpoint()
-
-    async def _stored_after(self, open_time: int) -> list[Candle]:
-        async with asyncio.timeout(DRAIN_SECONDS):
-            await self.recorder.drained()
-        found: list[Candle] = []
-        while page := await self.store.candles(self.market, open_time + 1, None, REPLAY_PAGE):
-            found += page
-            open_time = page[-1].open_time
-        return found
+        await self.recorder.put(self.newest_checkpoint, pinned)
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         """Make the call until the learner answers it; while it is being restored, wait."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar, TypeVarTuple
 
 import structlog
@@ -24,6 +26,14 @@ CHECKPOINTS_WAITING = 2
 """Of the checkpoints that wait for the database only the newest are kept: each holds the whole learner."""
 
 
+@dataclass(slots=True)
+class Entry:
+    """Something to store. A ``pinned`` checkpoint is kept whatever comes later: recovery could not do without it."""
+
+    record: RecordBatch | Checkpoint
+    pinned: bool = False
+
+
 class Recorder:
     """Writes entries in the order they were put; a checkpoint is written after everything put before it.
 
@@ -35,8 +45,9 @@ class Recorder:
         self._checkpoints = checkpoints
         self._limit = limit
         # Full: put() waits, so the pipeline stops taking candles and says why.
-        self._entries: deque[RecordBatch | Checkpoint] = deque()
-        self._changed = asyncio.Condition()
+        self._entries: deque[Entry] = deque()
+        self._arrived = asyncio.Event()
+        self._stored = asyncio.Event()
         self.database_ok = True
 
     @property
@@ -46,37 +57,44 @@ class Recorder:
 
     @property
     def full(self) -> bool:
+        """Whether ``put`` would wait."""
         return len(self._entries) >= self._limit
 
-    async def put(self, entry: RecordBatch | Checkpoint) -> None:
-        """Queue the entry; waits while the backlog is full."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self.full)
-            self._entries.append(entry)
-            if isinstance(entry, Checkpoint):
-                self._drop_old_checkpoints()
-            self._changed.notify_all()
+    async def put(self, record: RecordBatch | Checkpoint, pinned: bool = False) -> None:
+        """Queue the record; waits while the backlog is full."""
+        await self._until(lambda: not self.full)
+        if isinstance(record, Checkpoint):
+            self._drop_old_checkpoints()
+        self._append(Entry(record, pinned))
 
-    def put_soon(self, entry: RecordBatch) -> None:
-        """Queue a rare small entry from a callback, also past the limit; it is stored with the next one."""
-        self._entries.append(entry)
+    def put_soon(self, record: RecordBatch) -> None:
+        """Queue a rare small record from a callback, also past the limit."""
+        self._append(Entry(record))
 
     async def drained(self) -> None:
         """Return when everything put so far is stored."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._entries)
+        await self._until(lambda: not self._entries)
 
     async def run(self, run: Run) -> None:
         """Store for ever. Nothing leaves the backlog before the database has it."""
         while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._entries)
+            while not self._entries:
+                self._arrived.clear()
+                await self._arrived.wait()
             count, write = self._next_write(run)
             await self.insist(write)
-            async with self._changed:
-                for _ in range(count):
-                    self._entries.popleft()
-                self._changed.notify_all()
+            for _ in range(count):
+                self._entries.popleft()
+            self._stored.set()
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._stored.clear()
+            await self._stored.wait()
+
+    def _append(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._arrived.set()
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         """Make the call until the database takes it, with backoff and jitter; an outage is logged once."""
@@ -94,24 +112,26 @@ class Recorder:
 
     def _next_write(self, run: Run) -> tuple[int, Callable[[], Awaitable[None]]]:
         """Return how many entries the next write covers, and the write."""
-        first = self._entries[0]
+        first = self._entries[0].record
         if isinstance(first, Checkpoint):
             return 1, lambda: self._checkpoints.save(run, first)
         batch, count = RecordBatch(), 0
         for entry in self._entries:
+            record = entry.record
             # A correction replaces a row, so it stays apart from the rows written before it.
-            if isinstance(entry, Checkpoint) or count == BATCH_LIMIT or (entry.corrections and count):
+            if isinstance(record, Checkpoint) or count == BATCH_LIMIT or (record.corrections and count):
                 break
-            _extend(batch, entry)
+            _extend(batch, record)
             count += 1
-            if entry.corrections:
+            if record.corrections:
                 break
         return count, lambda: self._store.write(run, batch)
 
     def _drop_old_checkpoints(self) -> None:
-        """Keep the newest waiting checkpoints; the first entry may be on its way to the database and stays."""
-        waiting = [entry for entry in self._entries if isinstance(entry, Checkpoint) and entry is not self._entries[0]]
-        for entry in waiting[:-CHECKPOINTS_WAITING]:
+        """Make room for a new checkpoint; the first entry may be on its way to the database and stays."""
+        waiting = [entry for entry in islice(self._entries, 1, None) if isinstance(entry.record, Checkpoint)]
+        loose = [entry for entry in waiting if not entry.pinned]
+        for entry in loose[: len(loose) - CHECKPOINTS_WAITING + 1]:
             self._entries.remove(entry)
 
     def _note_outage(self, state: RetryCallState) -> None:

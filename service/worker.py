@@ -58,6 +58,8 @@ class LearnerWorker:
         self._replies: _Replies | None = None
         self._connected = asyncio.Event()
         self._ready = asyncio.Event()
+        # Held while the child gets a state: a restart and a load must not both give it one.
+        self._starting = asyncio.Lock()
         self._base: bytes | None = None
         self._loaded = False
         # Calls acknowledged since the last checkpoint; the pipeline takes one every few hundred candles: a bound.
@@ -104,14 +106,19 @@ class LearnerWorker:
         while True:
             await self._connected.wait()
             try:
-                description = await self._start(checkpoint)
+                async with self._starting:
+                    self._ready.clear()
+                    description = await self._start(checkpoint)
+                    self._base, self._loaded = checkpoint, True
+                    self._journal.clear()
+                    self._ready.set()
+                    return description
             except LearnerUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self._base, self._loaded = checkpoint, True
-            self._journal.clear()
-            self._ready.set()
-            return description
+            except CheckpointRefused:
+                if self._loaded:
+                    self._ready.set()
+                raise
 
     async def predict(self, candle: Candle) -> Prediction:
         prediction: Prediction = await self._live("predict", candle, journal=True)
@@ -179,10 +186,11 @@ class LearnerWorker:
         return description
 
     async def _restore(self) -> None:
-        await self._start(self._base)
-        for method, args in self._journal:
-            await self._call_or_kill(method, args, self._limits.hang_seconds)
-        self._ready.set()
+        async with self._starting:
+            await self._start(self._base)
+            for method, args in self._journal:
+                await self._call_or_kill(method, args, self._limits.hang_seconds)
+            self._ready.set()
 
     async def _call_or_kill(self, method: str, args: tuple[Any, ...], seconds: float) -> Any:
         try:

@@ -16,7 +16,7 @@ from models.learner import Learner
 from models.records import Step
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions
-from service.ports import Correction, FeedItem, Gap, LivewickError, Notice
+from service.ports import Correction, FeedItem, Gap, LivewickError, Notice, StoreUnavailable
 from tests.builders import MARKET, at, make_candle
 from tests.fakes import InMemoryStore
 from tests.support.eventually import eventually
@@ -205,15 +205,56 @@ async def test_predictions_go_on_while_the_database_is_away() -> None:
 
 async def test_a_market_is_live_only_when_its_prediction_is_about_the_next_candle() -> None:
     rig = Rig(candles(0, 2, source="backfill"))
+    rig.feed.status = "backfilling"
     assert rig.market.status().phase == "starting"
     async with running(rig):
         await rig.learned(1)
         assert rig.market.status().phase == "warming_up"
-        rig.feed.say(make_candle(2))
-        await rig.learned(2)
-        assert rig.market.status().phase == "live"
+        rig.feed.status = "live"
+        rig.feed.say(make_candle(2, source="backfill"))
+        await eventually(lambda: rig.market.status().phase == "live")
         rig.feed.status = "stale"
         assert rig.market.status().phase == "stale"
+
+
+async def test_only_live_candles_have_a_lag() -> None:
+    rig = Rig([make_candle(0, source="backfill"), make_candle(1)])
+    async with running(rig):
+        await rig.learned(1)
+        await rig.market.checkpoint()
+    for open_time in (at(0), at(1)):
+        assert (rig.store.stored_steps[1, open_time].lag_ms is None) == (open_time == at(0))
+    del rig.store.stored_checkpoints[1]
+    async with running(Rig([], store=rig.store)) as again:
+        await eventually(lambda: len(again.frames.of("step")) == 2)
+    assert [frame["step"].lag_ms for frame in again.frames.of("step")] == [None, None], "replayed, not live"
+
+
+async def test_corrections_in_a_row_cost_one_checkpoint() -> None:
+    rig = Rig([*candles(0, 5), *(Correction(make_candle(index, volume=50.0)) for index in range(4)), make_candle(5)])
+    async with running(rig):
+        await rig.learned(5)
+    assert list(rig.store.stored_checkpoints[1]) == [at(4)]
+    assert [rig.store.stored_candles[MARKET, at(index)].volume for index in range(4)] == [50.0] * 4
+
+
+async def test_operating_while_the_backlog_is_full_is_refused_instead_of_hanging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig([])
+    monkeypatch.setattr(rig.pipeline.recorder, "_limit", 2)
+    async with running(rig):
+        await eventually(lambda: rig.feed.asked)
+        rig.store.unavailable = "connection refused"
+        for candle in candles(0, 4):
+            rig.feed.say(candle)
+        await eventually(lambda: rig.market.status().phase == "stale")
+        assert "backlog is full" in rig.market.status().reason
+        with pytest.raises(StoreUnavailable):
+            await rig.market.pause()
+        rig.store.unavailable = None
+        await rig.learned(3)
+        assert len(rig.store.stored_candles) == 4
 
 
 async def test_pausing_scores_without_learning_and_survives_a_restart() -> None:
@@ -253,6 +294,21 @@ async def test_a_rollback_takes_the_earlier_weights_on_an_unbroken_window() -> N
     assert steps[-1].skipped is None
     assert steps[-1].step == earlier["step"] + 1
     assert "rollback" in [event.kind for event in rig.store.stored_events]
+
+
+async def test_a_second_rollback_goes_further_back_not_forward() -> None:
+    rig = Rig(candles(0, 5))
+    saved = []
+    async with running(rig):
+        for index in range(4, 8):
+            rig.feed.say(make_candle(index)) if index > 4 else None
+            await rig.learned(index)
+            saved.append(await rig.market.checkpoint())
+        assert await rig.market.rollback() == saved[2]
+        assert await rig.market.rollback() == saved[1]
+        assert await rig.market.rollback() == saved[0]
+        with pytest.raises(LivewickError, match="no earlier checkpoint"):
+            await rig.market.rollback()
 
 
 async def test_a_rollback_without_an_earlier_checkpoint_is_refused() -> None:

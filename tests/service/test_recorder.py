@@ -106,6 +106,19 @@ async def test_of_many_waiting_checkpoints_only_the_newest_are_kept() -> None:
     assert len(await store.candles(MARKET, None, None, 100)) == 6
 
 
+async def test_a_pinned_checkpoint_is_never_dropped() -> None:
+    store = LoggingStore()
+    async with recording(store) as recorder:
+        store.unavailable = "away"
+        for index in range(6):
+            await recorder.put(make_batch(index))
+            await recorder.put(make_checkpoint(index), pinned=index == 1)
+        store.unavailable = None
+        await recorder.drained()
+    saved = [line for line in store.log if line.startswith("checkpoint")]
+    assert saved == [f"checkpoint {at(index)}" for index in (1, 4, 5)]
+
+
 async def test_a_bug_ends_the_recorder_instead_of_being_retried() -> None:
     class BuggyStore(InMemoryStore):
         async def write(self, run: Run, batch: RecordBatch) -> None:
@@ -118,11 +131,10 @@ async def test_a_bug_ends_the_recorder_instead_of_being_retried() -> None:
         await recorder.run(await store.open_run(MARKET, {}, 0))
 
 
-async def test_a_rare_entry_from_a_callback_is_stored_with_the_next_one() -> None:
+async def test_a_rare_entry_from_a_callback_is_stored_at_once() -> None:
     store = LoggingStore()
     async with recording(store) as recorder:
         recorder.put_soon(make_batch(0))
-        await recorder.put(make_batch(1))
         await recorder.drained()
     stored: list[Candle] = await store.candles(MARKET, None, None, 10)
-    assert [candle.open_time for candle in stored] == [at(0), at(1)]
+    assert [candle.open_time for candle in stored] == [at(0)]
