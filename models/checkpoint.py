@@ -14,7 +14,7 @@ from models.config import STATE_VERSION, LearnerConfig
 
 SCHEMA = STATE_VERSION
 _MAGIC = b"LIVEWICK"
-_FREE = ("device", "simulated", "gradient_checkpointing")
+_FREE = ("market", "device", "simulated", "gradient_checkpointing")
 """Settings that may differ between saving and loading: they decide where and how, not what."""
 
 

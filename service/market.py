@@ -153,7 +153,7 @@ class FollowedMarket:
         return await self._pipeline.store.candles(self.market, start, None, WALK_CANDLES)
 
     async def _set_aside_from(self, run: Run, target: Checkpoint) -> None:
-        """Never offer again what a rollback went over, nor its target: that lives on in the checkpoint taken after it."""
+        """Never offer again what a rollback went over, nor its target: that lives on in the newest checkpoint."""
         pipeline = self._pipeline
         await pipeline.recorder.drained()
         after = pipeline.newest_checkpoint
