@@ -192,7 +192,11 @@ class RecordStore(Protocol):
         ...
 
     async def write(self, run: Run, batch: RecordBatch) -> None:
-        """Store the batch in one transaction; rows already there stay as they are (idempotent), corrections replace."""
+        """Store the batch in one transaction; writing it again changes nothing.
+
+        Candles and corrections replace the candle that is there, so that what is stored is what the newest run learned;
+        predictions, steps and events that are there stay as they are.
+        """
         ...
 
     async def candles(self, market: str, start: int | None, end: int | None, limit: int) -> list[Candle]:

@@ -72,11 +72,21 @@ async def writing_again_changes_nothing(store: RecordStore) -> None:
     await store.write(run, batch)
     await store.write(run, batch)
     later = [replace(row, loss=99.0) for row in batch.steps]
-    await store.write(run, RecordBatch(candles=[make_candle(1, volume=77.0)], steps=later))
+    predictions = [replace(row, made_at=99) for row in batch.predictions]
+    await store.write(run, RecordBatch(predictions=predictions, steps=later))
     assert await store.candles(MARKET, None, None, 10) == batch.candles
     assert await store.predictions(MARKET, None, None, 10) == batch.predictions
     assert await store.steps(MARKET, None, None, 10) == batch.steps
     assert await store.events(MARKET, None, None, 10) == batch.events
+
+
+async def a_candle_replaces_the_one_of_the_run_before(store: RecordStore) -> None:
+    first = await store.open_run(MARKET, CONFIG, 0)
+    await store.write(first, make_batch(0, 3))
+    second = await store.open_run(MARKET, {**CONFIG, "window": 100}, 1)
+    learned = make_candle(1, volume=77.0, source="backfill")
+    await store.write(second, RecordBatch(candles=[learned, make_candle(3)]))
+    assert await store.candles(MARKET, None, None, 10) == [make_candle(0), learned, make_candle(2), make_candle(3)]
 
 
 async def a_correction_replaces_the_candle(store: RecordStore) -> None:
@@ -166,6 +176,7 @@ RECORD_STORE_CHECKS: list[RecordCheck] = [
     runs_of_markets_are_apart,
     what_was_written_is_read_back_to_the_last_bit,
     writing_again_changes_nothing,
+    a_candle_replaces_the_one_of_the_run_before,
     a_correction_replaces_the_candle,
     a_trend_marks_the_step_it_was_about,
     ranges_are_half_open_ascending_and_limited,

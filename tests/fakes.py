@@ -55,9 +55,7 @@ class InMemoryStore(RecordStore, CheckpointStore):
 
     async def write(self, run: Run, batch: RecordBatch) -> None:
         await self.ping()
-        for candle in batch.candles:
-            self.stored_candles.setdefault((candle.market, candle.open_time), candle)
-        for candle in batch.corrections:
+        for candle in (*batch.candles, *batch.corrections):
             self.stored_candles[candle.market, candle.open_time] = candle
         for prediction in batch.predictions:
             self.stored_predictions.setdefault((run.id, prediction.open_time), prediction)

@@ -66,8 +66,7 @@ class SqlRecordStore(RecordStore):
         """
         await self.database.ensure_lease(run.market)
         async with self.database.writing() as connection:
-            await insert_new(connection, candles, [candle_row(row) for row in batch.candles])
-            await replace_candles(connection, [candle_row(row) for row in batch.corrections])
+            await replace_candles(connection, [candle_row(row) for row in (*batch.candles, *batch.corrections)])
             await insert_new(connection, predictions, [prediction_row(run, row) for row in batch.predictions])
             await insert_new(connection, steps, [step_row(run, row) for row in batch.steps])
             await mark_trends(connection, run, batch)
