@@ -61,6 +61,8 @@ class ExchangeClient:
         self._on_malformed = on_malformed
         self._timing = timing
         self._bug: Exception | None = None
+        # Late sockets being closed; each is out again within close_socket_seconds.
+        self._closing: set[asyncio.Task[None]] = set()
         try:
             self.api: Any = _listening(base, self)(base.deep_extend(self._defaults(), config))
         except Exception as error:  # ccxt's constructor meets whatever the user wrote
@@ -118,11 +120,16 @@ class ExchangeClient:
             socket = self.api.clients.pop(url)
             # A marked socket's late close cannot reject or remove its successor.
             socket.error = socket.error or ConnectionError("dropped")
-            # Cancelled by the timeout, aiohttp cuts the transport: a dead peer never answers the close frame.
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                await asyncio.wait_for(socket.close(), self._timing.close_socket_seconds)
+            await self._close_socket(socket)
         # ccxt's own dial backoff doubles up to 30 s, longer than an outage of ours may last; the feed has its own.
         self.api.ws_dial_backoff = {}
+
+    async def _close_socket(self, socket: Any) -> None:
+        # Cancelled by the timeout, aiohttp cuts the transport: a dead peer never answers the close frame.
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            # Not wait_for: Python 3.11's swallows a cancellation that comes just as the close is done.
+            async with asyncio.timeout(self._timing.close_socket_seconds):
+                await socket.close()
 
     def next_socket(self) -> set[str]:
         """Make the next ``watch`` dial beside the sockets there are; returns the URLs of those."""
@@ -137,6 +144,7 @@ class ExchangeClient:
     async def close(self) -> None:
         await self.drop_sockets()
         await self.api.close()
+        await asyncio.gather(*self._closing)
 
     # --- what ccxt's sockets tell -------------------------------------------------------------------------------------
 
@@ -149,6 +157,15 @@ class ExchangeClient:
                 self._on_row(row, k.get("x") is True)
             except Exception as bug:  # kept for watch() to raise: here it would only end ccxt's receive loop, silently
                 self._bug = bug
+
+    def refuse_late(self, socket: Any) -> bool:
+        """Close a socket whose dial was under way when it was dropped; returns whether it was such a one."""
+        if self.api.clients.get(socket.url) is socket:
+            return False
+        closing = asyncio.create_task(self._close_socket(socket), name="close a late socket")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return True
 
     def guard(self, handle: Callable[[Any], None]) -> Callable[[Any], None]:
         """Keep a frame that ccxt cannot read from ending its receive loop, which would go unnoticed for minutes."""
@@ -210,6 +227,10 @@ def _listening(base: Any, listener: ExchangeClient) -> Any:
             if "handle_message" not in vars(socket):
                 socket.handle_message = listener.guard(socket.handle_message)
             return socket
+
+        def on_connected(self, client: Any, message: Any = None) -> None:
+            if not listener.refuse_late(client):
+                super().on_connected(client, message)
 
         def handle_ohlcv(self, client: Any, message: Any) -> Any:
             if listener.flagged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from service.feed.timing import FeedTiming
 from service.ports import ConfigurationError
 from service.simulator.faults import Fault
 from service.simulator.server import SimulatedExchange
+from service.simulator.session import Session
+from tests.support.eventually import eventually
 
 FOR_EVER = 10**9
 
@@ -94,6 +97,58 @@ async def test_a_refused_handshake_tells_how_long_to_wait(exchange: SimulatedExc
     await client.close()
     assert caught.value.trouble.limited
     assert caught.value.trouble.retry_after_seconds == pytest.approx(7, abs=1.5)
+
+
+class ClosingSocket:
+    """A socket whose closer is cancelled in the very moment in which it is closed."""
+
+    url = "ws://one"
+    error: Exception | None = None
+    closer: asyncio.Task[None]
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.closer.cancel()
+
+
+async def test_a_cancellation_that_comes_just_as_a_socket_is_closed_is_not_swallowed(
+    exchange: SimulatedExchange,
+) -> None:
+    client = make_client(exchange, Listener())
+    socket = ClosingSocket()
+    client.api.clients = {socket.url: socket}
+    socket.closer = asyncio.create_task(client.drop_sockets())
+    with pytest.raises(asyncio.CancelledError):
+        await socket.closer
+    await client.close()
+
+
+class Sessions(set[Session]):
+    """Counts the sessions that there ever were."""
+
+    opened = 0
+
+    def add(self, session: Session) -> None:
+        self.opened += 1
+        super().add(session)
+
+
+async def test_a_dial_under_way_when_the_sockets_are_dropped_is_closed_once_it_connects(
+    exchange: SimulatedExchange,
+) -> None:
+    sessions = exchange.sockets.sessions = Sessions()
+    client = make_client(exchange, Listener())
+    await client.load_markets()
+    exchange.book.add(Fault("ws_hang", 0, int(exchange.since_start()) + 8_000))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await client.watch()
+    await client.drop_sockets()
+    await eventually(lambda: sessions.opened == 1, 5)
+    await eventually(lambda: not sessions, 5)
+    await client.watch()
+    assert (sessions.opened, len(sessions)) == (2, 1)
+    await client.close()
 
 
 async def test_a_refused_question_tells_how_long_to_wait(exchange: SimulatedExchange) -> None:

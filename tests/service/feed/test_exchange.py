@@ -19,6 +19,7 @@ from service.feed.timing import FeedTiming
 from service.ports import ConfigurationError, Correction, FeedItem, FeedUnreachable, Gap, Notice
 from service.simulator.faults import KINDS, Fault, random_plan
 from service.simulator.server import SimulatedExchange
+from service.simulator.session import Session
 from tests.service.feed.rehearsal import Rehearsal, make_feed, rehearse, scripted_plan
 
 SPEED = 20.0
@@ -441,14 +442,29 @@ async def test_an_exchange_that_was_halted_before_we_came_is_stale_and_not_for_e
 async def test_a_socket_is_renewed_with_overlap_before_the_exchange_would_cut_it() -> None:
     async with simulated() as exchange:
         timing = FeedTiming(**{**as_options(FeedTiming.accelerated(SPEED)), "renew_seconds": 0.4})
+        sessions = exchange.sockets.sessions = Sessions()
         async with make_feed(exchange, timing) as feed:
             before = exchange.requests
             candles = candles_of(await collect(feed, 60))
+            assert len(sessions.left) >= 2
+            assert min(sessions.left) >= 1
             assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(60)]
             assert feed.state().reconnects >= 3
-            assert len(exchange.sockets.sessions) <= 2
+            assert len(sessions) <= 2
             # No candle was missed, so REST was asked for the backfill and the rolling reread only.
             assert exchange.requests - before < 30
+
+
+class Sessions(set[Session]):
+    """Remembers how many were left each time one went."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[int] = []
+
+    def discard(self, session: Session) -> None:
+        super().discard(session)
+        self.left.append(len(self))
 
 
 async def test_dials_are_kept_within_their_budget() -> None:
