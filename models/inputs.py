@@ -60,7 +60,7 @@ EVEN_PRODUCTS = (
     ),
 )
 
-INPUT_SCALE = 0.05
+INPUT_SCALE = 0.03
 """Keeps the norm of all inputs, and so of the skip's gradient, well under the clip norm."""
 
 PRIORS: dict[str, float] = {

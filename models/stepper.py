@@ -20,6 +20,8 @@ from models.replay import Replay
 from models.trainer import Trainer, TrainStep
 
 WEIGHT_DECAY = 0.1
+BRANCH_WEIGHT = 0.1
+"""AdamW does not mind the scale of a loss; the global clip norm does, and must not shorten the skip's Newton steps."""
 SNAPSHOT_EVERY = 300
 """Good steps between copies of the weights that a rollback returns to."""
 PATIENCE = 5
@@ -55,7 +57,7 @@ class Stepper:
 
         def loss() -> Tensor:
             newest = skip_loss(self.network, sample, horizon) + trust_loss(self.network, sample, horizon)
-            return newest + branch_loss(self.network, tokens, targets, horizon)
+            return newest + BRANCH_WEIGHT * branch_loss(self.network, tokens, targets, horizon)
 
         taken = self.trainer.train_step(loss)
         self._count(taken)

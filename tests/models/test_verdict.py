@@ -70,7 +70,7 @@ def test_the_bet_on_a_candle_is_chosen_before_it_is_seen() -> None:
     bets = []
     for difference in (0.7, -0.7):
         wealth = Wealth(1)
-        wealth.add(differences(0.1, 6, (200, 1)))
+        wealth.add(differences(0.01, 6, (200, 1)))  # a bet well under the largest
         before = wealth.gains.copy()
         wealth.add(np.array([[difference]]))
         bets.append(float(np.expm1(wealth.gains - before)[0]) / difference)
