@@ -58,6 +58,8 @@ LEASE_RETRY_SECONDS = 3.0
 PRUNE_EVERY_SECONDS = 3600.0
 TIMING = FeedTiming(close_seconds=2.5)
 """Stopping takes at most 8 s: 3 for what is to be stored, then sockets and feeds close side by side."""
+PATIENT_TIMING = dataclasses.replace(TIMING, connect_seconds=30)
+"""An exchange's list of markets is megabytes: with nothing to fall back on, a slow line may take its time."""
 DAY_MS = 86_400_000
 HANG_SECONDS = {"small": 5.0, "base": 15.0, "large": 120.0}
 
@@ -162,7 +164,7 @@ class Service:
                             symbol=symbol,
                             timeframe=settings.timeframe,
                             ccxt_config=settings.ccxt,
-                            timing=TIMING,
+                            timing=TIMING if settings.feed == "auto" else PATIENT_TIMING,
                         )
                     )
         except FeedUnreachable as error:
