@@ -151,12 +151,20 @@ def parse_url(url: str) -> Address:
     if parsed.drivername.startswith("sqlite"):
         if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
             raise ConfigurationError("DATABASE_URL must name an SQLite file: what is only in memory is not kept")
-        return Address(parsed, Path(str(parsed.database)).absolute(), pgbouncer=False)
+        return Address(parsed, database_file(str(parsed.database)), pgbouncer=False)
     query = dict(parsed.query)
     pgbouncer = str(query.pop("pgbouncer", "false")).lower() in ("1", "true", "yes")
     if "sslmode" in query:
         query["ssl"] = query.pop("sslmode")
     return Address(parsed.set(query=query), None, pgbouncer)
+
+
+def database_file(name: str) -> Path:
+    """Return where the file is, whatever the working directory becomes; raises ConfigurationError for a folder."""
+    path = Path(name).absolute()
+    if path.is_dir():
+        raise ConfigurationError(f"DATABASE_URL names a folder, {path}: name a file in it")
+    return path
 
 
 @asynccontextmanager

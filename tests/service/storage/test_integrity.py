@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from service.ports import ConfigurationError, StoreUnavailable
 from service.storage import SqlRecordStore, check_integrity, open_database
 from service.storage.errors import DatabaseDamaged
+from service.storage.integrity import check_file
 from tests.builders import MARKET, make_batch
 
 
@@ -46,6 +48,17 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"certainly not a database" * 100)
     with pytest.raises(DatabaseDamaged, match="not a database"):
         await check_integrity(f"sqlite:///{tmp_path}/x.db")
+
+
+async def test_a_folder_in_the_place_of_the_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DATABASE_URL names a folder, .*: name a file in it$"):
+        await check_integrity(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be opened") as refused:
+        check_file(tmp_path, 1.0)
+    assert not isinstance(refused.value, DatabaseDamaged)
 
 
 async def test_a_check_that_takes_too_long_says_that_it_is_not_done(sqlite_url: str) -> None:
