@@ -34,6 +34,8 @@ _WEEKS_FROM_MS = 86_400_000
 _CONNECT_TRIES = 3
 _CONNECT_PAUSE_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
+_STOP_SECONDS = 1.0
+_STOP_TRIES = 2
 
 
 class ExchangeFeed:
@@ -228,10 +230,17 @@ class ExchangeFeed:
     # --- leaving ------------------------------------------------------------------------------------------------------
 
     async def _stop_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        running, self._tasks = set(self._tasks), []
+        # A library below may swallow one cancellation, as Python 3.11's wait_for does; two, and we leave all the same.
+        for _ in range(_STOP_TRIES):
+            if not running:
+                return
+            for task in running:
+                task.cancel()
+            ended, running = await asyncio.wait(running, timeout=_STOP_SECONDS)
+            for task in ended:
+                if not task.cancelled():
+                    task.exception()  # looked at: asyncio would print it
 
     async def _close_client(self) -> None:
         self._closed = True

@@ -17,7 +17,7 @@ class FeedTiming:
     speed: float = 1.0
     connect_seconds: float = 7.0  # for everything that entering the feed does; feed=auto falls back after it
     request_seconds: float = 4.0  # one REST call, one WebSocket handshake; a dead link is noticed after this
-    close_seconds: float = 5.0
+    close_seconds: float = 3.0  # for the client; the feed's tasks take up to two more
     close_socket_seconds: float = 0.5  # the peer may be dead, and never answer the close frame
     final_grace_ms: int = 300  # a final frame may come this long after the next candle's first before REST is asked
     poll_after_ms: int = 3_000  # no new candle for this long after it was due: ask REST

@@ -493,6 +493,30 @@ async def test_leaving_takes_less_than_five_seconds_though_the_exchange_answers_
         assert not [task for task in asyncio.all_tasks() if "ETH/USDT" in task.get_name()]
 
 
+@pytest.mark.parametrize("swallowed", [1, 10**6])
+async def test_a_task_that_swallows_cancellations_does_not_keep_the_feed_from_leaving(
+    monkeypatch: pytest.MonkeyPatch, swallowed: int
+) -> None:
+    monkeypatch.setattr("service.feed.exchange._STOP_SECONDS", 0.05)
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        for _ in range(swallowed):
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+                return
+        await release.wait()
+
+    async with simulated() as exchange:
+        async with asyncio.timeout(10), make_feed(exchange) as feed:
+            task = asyncio.create_task(stubborn())
+            feed._tasks.append(task)
+            await asyncio.sleep(0)
+        assert task.done() == (swallowed == 1)
+        release.set()
+        await asyncio.wait([task])
+
+
 async def test_failures_29_leaving_while_rest_is_being_asked_leaves_nothing_open_and_prints_nothing() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-m", "tests.service.feed.leave_early",
