@@ -20,6 +20,8 @@ _OVERLAP_CANDLES = 5
 # However many frames come from the future or contradict what was handed out, REST is asked no oftener for it.
 _DOUBT_MS = 5_000
 _SUSPECT_MS = 1_000
+# Between two questions about a candle that is overdue but not there yet.
+_OVERDUE_MS = 500
 _CONGESTED_SECONDS = 0.05
 _SPARE_ROWS = 5
 
@@ -142,9 +144,12 @@ class Reconciler:
         if self.progressing or not self._assembler.missing:
             self.trouble = None
             self._backoff.succeeded()
-        self._not_before = self._clock.elapsed_ms()
+        self._not_before = now = self._clock.elapsed_ms()
         if not (self.progressing and behind):
-            self._not_before += self._timing.retry_ms if self._assembler.missing or behind else 0
+            if self._assembler.missing or behind:
+                self._not_before += self._timing.retry_ms
+            elif self._overdue_at(now) <= now:
+                self._not_before += _OVERDUE_MS
             # A halted exchange has nothing newer: that is the present, too.
             self.caught_up = self.caught_up or not behind or not self._assembler.missing
         self._on_news()
