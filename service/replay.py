@@ -6,7 +6,7 @@ import csv
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from models.checkpoint import DamagedCheckpoint, IncompatibleState, load_state
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.records import Step, TrendOutcome
+from service.csv_cells import cells, columns
 from service.ports import ConfigurationError
 
 
@@ -49,8 +50,9 @@ def steps(candles: Iterable[Candle], learner: Learner) -> Iterator[tuple[Step, T
         predicted = time.perf_counter()
         learned = learner.learn(candle)
         ended = time.perf_counter()
-        timed = replace(learned.step, infer_ms=(predicted - began) * 1000, train_ms=(ended - predicted) * 1000)
-        yield timed, learned.trend
+        # Rounded as live, where the learner's process measures.
+        infer_ms, train_ms = (round(seconds * 1000, 4) for seconds in (predicted - began, ended - predicted))
+        yield replace(learned.step, infer_ms=infer_ms, train_ms=train_ms), learned.trend
 
 
 class StepWriter:
@@ -63,8 +65,8 @@ class StepWriter:
 
     def __enter__(self) -> StepWriter:
         self._file = self._path.open("w", newline="", encoding="utf-8")
-        self._csv = csv.DictWriter(self._file, [field.name for field in fields(Step)])
-        self._csv.writeheader()
+        self._csv = csv.writer(self._file)
+        self._csv.writerow(columns(Step))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -80,11 +82,11 @@ class StepWriter:
 
     def _flush_until(self, open_time: int) -> None:
         for known in [waiting for waiting in self._waiting if waiting <= open_time]:
-            self._csv.writerow(asdict(self._waiting.pop(known)))
+            self._csv.writerow(cells(self._waiting.pop(known)))
 
     def _flush(self, keep: int) -> None:
         while len(self._waiting) > keep:
-            self._csv.writerow(asdict(self._waiting.pop(next(iter(self._waiting)))))
+            self._csv.writerow(cells(self._waiting.pop(next(iter(self._waiting)))))
 
 
 def make_learner(config: LearnerConfig, pretrained: bytes | None = None) -> Learner:

@@ -11,36 +11,30 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from models.candle import Candle
-from models.records import Prediction, Step
+from models.records import Trend
+from service import csv_cells
 from service.ports import ConfigurationError
-from service.storage.database import strict_json
 from service.storage.records import SqlRecordStore
 
 What = Literal["candles", "predictions", "steps"]
 Format = Literal["csv", "parquet"]
 Progress = Callable[[float, int], None]
 PAGE_ROWS = 10_000
-RECORDS: dict[What, type] = {"candles": Candle, "predictions": Prediction, "steps": Step}
 PARQUET_TYPES = {"int": "int64", "float": "float64", "bool": "bool_", "str": "string"}
 
 
 class Writer(Protocol):
-    """Takes rows as tuples of plain values in the order of ``columns``."""
+    """Takes rows as tuples of a record's values in the order of ``columns``."""
 
     def write(self, rows: Sequence[tuple[Any, ...]]) -> None: ...
 
 
 def columns(what: What) -> dict[str, str]:
-    """Return the columns of an export, the record's fields with ``trend`` made flat, and their kinds."""
-    found: dict[str, str] = {}
-    for field in fields(RECORDS[what]):
-        if field.name == "trend":
-            found |= {"trend_horizon": "int", "trend_p_up": "float"}
-        else:
-            kind = str(field.type).split(" ")[0]
-            found[field.name] = kind if kind in PARQUET_TYPES else "str"
-    return found
+    """Return the columns of an export and their kinds."""
+    kinds = {field.name: str(field.type).split(" ")[0] for field in fields(csv_cells.RECORDS[what])}
+    kinds |= {f"trend_{field.name}": str(field.type) for field in fields(Trend)}
+    kinds = {name: kind if kind in PARQUET_TYPES else "str" for name, kind in kinds.items()}
+    return {name: kinds[name] for name in csv_cells.columns(csv_cells.RECORDS[what])}
 
 
 async def export(
@@ -60,12 +54,11 @@ async def export(
     """
     count = 0
     partial = path.with_name(path.name + ".partial")
-    names = list(columns(what))
     try:
         with (parquet_writer if format == "parquet" else csv_writer)(partial, what, path.suffix == ".gz") as writer:
             first = last = None
             async for page in pages(store, what, market, start, end):
-                writer.write([flat(record, names) for record in page])
+                writer.write([csv_cells.values(record) for record in page])
                 count += len(page)
                 if progress is not None:
                     first = page[0].open_time if first is None else first
@@ -93,24 +86,9 @@ async def last_time(store: SqlRecordStore, what: What, market: str, end: int | N
     return newest if end is None else min(newest, end - 1)
 
 
-def flat(record: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return a record's values in the order of ``names``."""
-    return tuple(cell(record, name) for name in names)
-
-
-def cell(record: Any, name: str) -> Any:
-    """Return one plain value."""
-    if name == "trend_horizon":
-        return record.trend.horizon
-    if name == "trend_p_up":
-        return record.trend.p_up
-    value = getattr(record, name)
-    return strict_json(value) if name == "weights" else value
-
-
 @contextmanager
 def csv_writer(path: Path, what: What, compressed: bool) -> Iterator[Writer]:
-    """Lend a writer of CSV with a header; nothing for None, ``true`` and ``false`` as in JSON."""
+    """Lend a writer of CSV with a header."""
     open_text = gzip.open if compressed else open
     with open_text(path, "wt", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
@@ -126,8 +104,7 @@ class CsvRows:
 
     def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Append the rows."""
-        words = {True: "true", False: "false"}
-        self._rows.writerows([words[cell] if isinstance(cell, bool) else cell for cell in row] for row in rows)
+        self._rows.writerows(map(csv_cells.cell, row) for row in rows)
 
 
 @contextmanager
@@ -155,7 +132,12 @@ class ParquetRows:
     def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Append the rows."""
         arrays = [
-            self._pyarrow.array(column, type=field.type)
+            self._pyarrow.array(plain(column), type=field.type)
             for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
         self._file.write_table(self._pyarrow.Table.from_arrays(arrays, schema=self._schema))
+
+
+def plain(column: Sequence[Any]) -> list[Any]:
+    """Return a column's values with dictionaries as the JSON they have in CSV."""
+    return [csv_cells.cell(value) if isinstance(value, dict) else value for value in column]

@@ -21,8 +21,8 @@ DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 async def check_integrity(url: str, budget_seconds: float = BUDGET_SECONDS) -> bool:
     """Raise DatabaseDamaged when the SQLite file is damaged; a missing file and PostgreSQL are fine.
 
-    Raises StoreUnavailable when the file cannot be opened or read at all. Returns whether all of the file was looked at: a large one is read for ``budget_seconds`` only, so that starting
-    does not take minutes.
+    Raises StoreUnavailable when the file cannot be opened or read at all. Returns whether all of the file was
+    looked at: a large one is read for ``budget_seconds`` only, so that starting does not take minutes.
     """
     path = parse_url(url).path
     if path is None or not path.exists():

@@ -84,11 +84,14 @@ def test_replay_twice_gives_the_same_steps(
     for name in ("one.csv", "two.csv"):
         assert main(["replay", str(candle_file), "--limit", "100", "--steps", str(tmp_path / name)]) == 0
         with (tmp_path / name).open() as file:
-            rows.append([{**row, "infer_ms": "", "train_ms": ""} for row in csv.DictReader(file)])
+            found = list(csv.DictReader(file))
+        assert max(len(row["infer_ms"].partition(".")[2]) for row in found) <= 4, "rounded as live"
+        rows.append([{**row, "infer_ms": "", "train_ms": ""} for row in found])
     assert rows[0] == rows[1]
     assert len(rows[0]) == 100
     assert [row["open_time"] for row in rows[0]] == sorted(row["open_time"] for row in rows[0])
-    assert rows[0][5]["trend_correct"] in ("True", "False", "")
+    assert {row["trend_correct"] for row in rows[0]} <= {"true", "false", ""}
+    assert {row["clipped"] for row in rows[0]} <= {"true", "false"}, "the words of /steps?format=csv"
     assert "verdict" in capsys.readouterr().out
 
 
