@@ -6,21 +6,20 @@ import csv
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
 from models.candle import Candle, InvalidCandle
 from service.ports import ConfigurationError
 
-HEADERS = (
-    ["ts_ms", "open", "high", "low", "close", "volume"],
-    ["open_time", "open", "high", "low", "close", "volume"],
-)
+TIMES = ("ts_ms", "open_time")
+VALUES = ("open", "high", "low", "close", "volume")
 _MAX_DECIMALS = 12
 
 
 def read_candles(path: Path, market: str) -> Iterator[Candle]:
-    """Yield the file's candles, ascending; intervals without trades may be absent.
+    """Yield the file's candles, ascending; intervals without trades may be absent, other columns are ignored.
 
     Raises ConfigurationError, naming file and line, for a file that cannot be read, a wrong header, a row that is no
     candle, and times that do not rise.
@@ -64,17 +63,19 @@ def _decimals(text: str) -> int:
     return min(max(places, 0), _MAX_DECIMALS)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each row under a checked header."""
+def _rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield line number, time, open, high, low, close and volume of each row, found by the header's names."""
     try:
         with _open(path) as file:
             reader = csv.reader(file)
-            header = next(reader, None)
-            if header not in HEADERS:
-                raise ConfigurationError(f"{path}:1: the header must be {','.join(HEADERS[0])} (or open_time first)")
+            header = next(reader, [])
+            pick = itemgetter(*_places(path, header))
             for row in reader:
-                if row:
-                    yield reader.line_num, row
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise ConfigurationError(f"{path}:{reader.line_num}: {len(row)} fields, not {len(header)}")
+                yield reader.line_num, pick(row)
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: there is no such file") from None
     except UnicodeDecodeError:
@@ -85,15 +86,26 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ConfigurationError(f"{path}:{reader.line_num}: {error}") from error
 
 
+def _places(path: Path, header: list[str]) -> list[int]:
+    """Return where the time and the five values stand."""
+    times = [name for name in TIMES if name in header]
+    if not times or any(name not in header for name in VALUES):
+        raise ConfigurationError(f"{path}:1: the header must name {','.join((TIMES[0], *VALUES))} (or {TIMES[1]})")
+    if len(times) > 1:
+        raise ConfigurationError(f"{path}:1: the header names two times, {times[0]} and {times[1]}")
+    names = (*times, *VALUES)
+    if double := [name for name in names if header.count(name) > 1]:
+        raise ConfigurationError(f"{path}:1: the header names {double[0]} twice")
+    return [header.index(name) for name in names]
+
+
 def _open(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _candle(path: Path, number: int, row: list[str], market: str) -> Candle:
-    if len(row) != len(HEADERS[0]):
-        raise ConfigurationError(f"{path}:{number}: {len(row)} fields, not {len(HEADERS[0])}")
+def _candle(path: Path, number: int, row: tuple[str, ...], market: str) -> Candle:
     try:
         open_, high, low, close, volume = map(float, row[1:])
         return Candle(market, int(row[0]), open_, high, low, close, volume)

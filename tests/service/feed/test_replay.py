@@ -35,11 +35,24 @@ def test_a_file_is_read_plain_or_gzipped_with_either_header(tmp_path: Path, name
     ]
 
 
+def test_columns_are_found_by_name_so_that_an_exported_file_can_be_replayed(tmp_path: Path) -> None:
+    exported = "market,open_time,open,high,low,close,volume,source\r\nbinance:X/Y,5,1.5,2.25,1.0,2.0,9.125,live\r\n"
+    path = write(tmp_path, exported)
+    assert list(read_candles(path, MARKET)) == [Candle(MARKET, 5, 1.5, 2.25, 1.0, 2.0, 9.125)]
+    assert finest_tick(path) == 0.01, "of prices only"
+    shuffled = write(tmp_path, "close,volume,ts_ms,high,open,low\n2,9,5,3,1.5,1\n", "shuffled.csv")
+    assert list(read_candles(shuffled, MARKET)) == [Candle(MARKET, 5, 1.5, 3.0, 1.0, 2.0, 9.0)]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", ":1: the header must be ts_ms,open,high,low,close,volume"),
-        ("time,o,h,l,c,v\n", ":1: the header must be"),
+        ("", ":1: the header must name ts_ms,open,high,low,close,volume"),
+        ("time,o,h,l,c,v\n", ":1: the header must name ts_ms,open,high,low,close,volume"),
+        (HEADER.replace("close,", ""), ":1: the header must name"),
+        (HEADER.replace("close", "open"), ":1: the header must name"),
+        (HEADER.replace("open", "ts_ms,open"), ":1: the header names ts_ms twice"),
+        (HEADER.replace("open", "open_time,open"), ":1: the header names two times, ts_ms and open_time"),
         (HEADER + "1559347200000,1,1,1,1\n", ":2: 5 fields, not 6"),
         (HEADER + ROWS + "x,1,1,1,1,1\n", ":4: a field is not a number"),
         (HEADER + "1559347200000,1,1,2,1,1\n", ":2: low was 2.0, above high 1.0"),
