@@ -17,6 +17,7 @@ from service.ports import ConfigurationError
 DENSE_EXCHANGES = frozenset({"binance", "binanceus", "binanceusdm", "binancecoinm"})
 OnRow = Callable[[object, bool], None]
 _KEEP_ALIVE_MS = 5_000
+_STREAM = "multipleOHLCV"
 
 
 class CallFailed(Exception):
@@ -61,6 +62,7 @@ class ExchangeClient:
         self._on_malformed = on_malformed
         self._timing = timing
         self._bug: Exception | None = None
+        self._stream_before: str | None = None
         # Late sockets being closed; each is out again within close_socket_seconds.
         self._closing: set[asyncio.Task[None]] = set()
         try:
@@ -133,8 +135,19 @@ class ExchangeClient:
 
     def next_socket(self) -> set[str]:
         """Make the next ``watch`` dial beside the sockets there are; returns the URLs of those."""
-        self.api.options.get("streamBySubscriptionsHash", {}).pop("multipleOHLCV", None)
+        self._stream_before = self._streams().pop(_STREAM, None)
         return self.sockets
+
+    async def back_to(self, old: set[str]) -> None:
+        """Close the socket that was dialled since ``next_socket``, which returned ``old``, and watch those again."""
+        if self._stream_before is not None:
+            self._streams()[_STREAM] = self._stream_before
+        await self.drop_sockets(keep=old)
+
+    def _streams(self) -> dict[str, str]:
+        """Which of Binance's streams, each a socket of its own, ccxt subscribes on; empty elsewhere."""
+        streams: dict[str, str] = self.api.options.get("streamBySubscriptionsHash", {})
+        return streams
 
     @property
     def sockets(self) -> set[str]:

@@ -42,6 +42,7 @@ class FeedTiming:
     dials_per_window: int = 60
     dial_window_seconds: float = 300.0
     renew_seconds: float = 23 * 3_600.0  # the exchange cuts a socket after 24 h; a new one is opened before that
+    renew_again_seconds: float = 600.0  # after a new one that did not work; the old one stays
 
     @classmethod
     def accelerated(cls, speed: float) -> Self:
@@ -57,4 +58,5 @@ class FeedTiming:
             refused_seconds=usual.refused_seconds / speed,
             dial_window_seconds=usual.dial_window_seconds / speed,
             renew_seconds=usual.renew_seconds / speed,
+            renew_again_seconds=usual.renew_again_seconds / speed,
         )

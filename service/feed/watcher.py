@@ -40,6 +40,7 @@ class Watcher:
         self._backoff = backoff
         self._dialled_at = 0.0
         self._advanced_at = 0.0
+        self._renew_at = 0.0
         self._newest: int | None = None
 
     @property
@@ -64,7 +65,8 @@ class Watcher:
         await asyncio.sleep(self._budget.wait_seconds())
         self._budget.spend()
         self._dials += 1
-        self._dialled_at = self._advanced_at = self._clock.elapsed_ms()
+        self._dialled_at = self._advanced_at = now = self._clock.elapsed_ms()
+        self._renew_at = now + self._timing.renew_seconds * 1_000 * self._timing.speed
 
     async def _watch(self) -> None:
         """Watch one socket until it fails, raises or brings nothing new for too long."""
@@ -73,19 +75,34 @@ class Watcher:
                 async with asyncio.timeout(_LOOK_MS / 1_000 / self._timing.speed):
                     await self._client.watch()
             self._look()
-            if self._clock.elapsed_ms() - self._dialled_at > self._timing.renew_seconds * 1_000 * self._timing.speed:
+            if self._clock.elapsed_ms() > self._renew_at and self._budget.wait_seconds() == 0:
                 await self._renew()
 
     async def _renew(self) -> None:
-        """Open a new socket before the exchange cuts the old one, and close the old one once the new one works."""
+        """Open a new socket before the exchange cuts the old one, and close the old one once the new one works.
+
+        Where the new one does not, an old one that is still open is kept, and another try made later.
+        """
         old = self._client.next_socket()
         await self._dial()
+        trouble = await self._try_new_socket()
+        if trouble is None:
+            await self._client.drop_sockets(keep=self._client.sockets - old)
+            return
+        await self._client.back_to(old)
+        if not self._client.connected:
+            raise CallFailed(trouble)
+        self._renew_at = self._clock.elapsed_ms() + self._timing.renew_again_seconds * 1_000 * self._timing.speed
+
+    async def _try_new_socket(self) -> Trouble | None:
         try:
             async with asyncio.timeout(2 * self._timing.request_seconds):
                 await self._client.watch()
         except TimeoutError:
-            raise CallFailed(Trouble("the new socket brought nothing")) from None
-        await self._client.drop_sockets(keep=self._client.sockets - old)
+            return Trouble("the new socket brought nothing")
+        except CallFailed as failure:
+            return failure.trouble
+        return None
 
     def _look(self) -> None:
         now = self._clock.elapsed_ms()

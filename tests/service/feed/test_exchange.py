@@ -455,12 +455,48 @@ async def test_a_socket_is_renewed_with_overlap_before_the_exchange_would_cut_it
             assert exchange.requests - before < 30
 
 
+async def test_a_renewal_that_fails_leaves_the_old_socket_at_work_and_is_tried_again() -> None:
+    await asyncio.gather(*(renew_in_vain(kind) for kind in ("ws_hang", "ws_status", "deaf")))
+
+
+async def renew_in_vain(kind: str) -> None:
+    """Let each socket but the first hang, be refused or bring nothing."""
+    # Slow, so that a busy machine's pauses do not look like a silent socket.
+    async with simulated(speed=8.0) as exchange:
+        timing = FeedTiming(
+            **{**as_options(FeedTiming.accelerated(8.0)), "renew_seconds": 0.6, "renew_again_seconds": 0.1}
+        )
+        sessions = exchange.sockets.sessions = Sessions()
+        async with make_feed(exchange, timing) as feed, contextlib.aclosing(feed.stream(None, 5)) as stream:
+            items: list[FeedItem] = []
+            while not sessions:
+                items.append(await anext(stream))
+            first = set(sessions)
+            if kind == "deaf":
+                sessions.deaf = True
+            else:
+                exchange.book.add(Fault(kind, 0, 10**9))
+            while feed.state().reconnects < 3:
+                items.append(await anext(stream))
+            candles = candles_of(items)
+            assert [c.open_time for c in candles] == [candles[0].open_time + 1_000 * n for n in range(len(candles))]
+            assert sessions >= first
+            assert sessions.opened <= 1 + 3
+
+
 class Sessions(set[Session]):
-    """Remembers how many were left each time one went."""
+    """Counts those that came, remembers how many were left each time one went; ``deaf``: new ones bring nothing."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.opened = 0
         self.left: list[int] = []
+        self.deaf = False
+
+    def add(self, session: Session) -> None:
+        super().add(session)
+        self.opened += 1
+        session.dead = self.deaf
 
     def discard(self, session: Session) -> None:
         super().discard(session)
