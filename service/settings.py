@@ -18,18 +18,12 @@ from sqlalchemy.exc import ArgumentError
 
 from models.config import LearnerConfig
 from service.ports import ConfigurationError
+from service.timeframe import PATTERN, interval_ms_of
 
 PREFIX = "LIVEWICK_"
 DATABASE_DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 SECRET_WORDS = re.compile(r"key|secret|password|token|proxy|auth|private|passphrase|credential|cookie", re.IGNORECASE)
 MASK = "********"
-UNIT_MS = {
-    "s": 1000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -46,7 +40,7 @@ class Settings(BaseModel):
     feed: Literal["auto", "exchange", "simulated"] = "auto"
     exchange: str = Field("binance", pattern=r"^[a-z0-9_]+$")
     symbols: tuple[str, ...] = ("ETH/USDT",)
-    timeframe: str = Field("1s", pattern=r"^[1-9]\d{0,3}[smhdw]$")
+    timeframe: str = Field("1s", pattern=PATTERN)
     ccxt: dict[str, Any] = Field(default_factory=dict)
     backfill: int = Field(3600, ge=0, le=1_000_000)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -124,7 +118,7 @@ class Settings(BaseModel):
     @property
     def interval_ms(self) -> int:
         """Length of the timeframe in milliseconds."""
-        return int(self.timeframe[:-1]) * UNIT_MS[self.timeframe[-1]]
+        return interval_ms_of(self.timeframe)
 
     def learner(self, market: str, interval_ms: int, tick: float | None, simulated: bool = False) -> LearnerConfig:
         """Return the learner's configuration that these settings mean for a market."""

@@ -1,7 +1,8 @@
-"""The one JSON encoder of everything that leaves the service, and the one decoder of what enters it."""
+"""Strict JSON: how what leaves the service and what is stored are encoded, and how what enters is decoded."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -14,6 +15,14 @@ class InvalidJSON(ValueError):
 def encode(value: Any) -> bytes:
     """Encode records, containers and numpy numbers; a number that is not finite becomes null, never NaN."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def encode_exactly(value: object, sort_keys: bool = False) -> str:
+    """Encode plain values for keeping, as ASCII; raises ValueError for a number that is not finite.
+
+    Unlike ``encode`` it takes any text and integer that Python has: what is stored must not fail on a strange one.
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
 
 
 def decode(data: bytes | str) -> Any:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.candle import Candle, InvalidCandle
-from service.ports import ConfigurationError
-
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +23,6 @@ class Grid:
 
     def holds(self, open_time: int) -> bool:
         return (open_time - self.phase_ms) % self.interval_ms == 0
-
-
-def interval_ms_of(timeframe: str) -> int:
-    """Return a timeframe's length; raises ConfigurationError for one without a fixed length, like a month."""
-    match = re.fullmatch(r"([1-9]\d{0,3})([smhdw])", timeframe)
-    if match is None:
-        raise ConfigurationError(f"timeframe {timeframe!r} has no fixed length; use one like 1s, 1m, 4h or 1d")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def read_candle(market: str, row: object, grid: Grid, latest_ms: float) -> Candle:

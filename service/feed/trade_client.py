@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from service.feed.client import CallFailed, ExchangeClient, OnRow
-from service.feed.rows import interval_ms_of
 from service.feed.timing import FeedTiming
 from service.feed.trades import Row, Trade, TradeCandles, candle_rows, read_trades
 from service.feed.trouble import Trouble
+from service.timeframe import interval_ms_of
 
 PAGE_TRADES = 1_000
 MAX_PAGES = 5

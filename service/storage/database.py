@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from service.ports import ConfigurationError
 from service.storage.errors import expected_trouble
+from service.strict_json import encode_exactly
 
 CONNECT_TIMEOUT_SECONDS = 3.5
 CLOSE_TIMEOUT_SECONDS = 2.0
@@ -209,7 +209,7 @@ def sqlite_engine(url: URL, path: Path) -> AsyncEngine:
     with expected_trouble(f"open {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_async_engine(
-        url.set(database=str(path)), connect_args={"timeout": 5.0}, json_serializer=strict_json, pool_timeout=3.0
+        url.set(database=str(path)), connect_args={"timeout": 5.0}, json_serializer=encode_exactly, pool_timeout=3.0
     )
     event.listen(engine.sync_engine, "connect", set_pragmas)
     event.listen(engine.sync_engine, "begin", begin)
@@ -238,7 +238,7 @@ def postgres_engine(address: Address, server_settings: Mapping[str, str]) -> Asy
         return create_async_engine(
             address.url.update_query_dict({"prepared_statement_cache_size": "0"}),
             poolclass=NullPool,
-            json_serializer=strict_json,
+            json_serializer=encode_exactly,
             connect_args={
                 "timeout": CONNECT_TIMEOUT_SECONDS,
                 "statement_cache_size": 0,
@@ -250,11 +250,6 @@ def postgres_engine(address: Address, server_settings: Mapping[str, str]) -> Asy
         pool_pre_ping=True,
         pool_timeout=3.0,
         pool_recycle=1800,
-        json_serializer=strict_json,
+        json_serializer=encode_exactly,
         connect_args={"timeout": CONNECT_TIMEOUT_SECONDS, "server_settings": {**COMMON, **server_settings}},
     )
-
-
-def strict_json(value: object) -> str:
-    """Return JSON without NaN; raises ValueError for one."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -21,6 +20,7 @@ from service.storage.database import Database
 from service.storage.locks import lock_market
 from service.storage.retention import prune
 from service.storage.tables import candles, events, predictions, runs, steps
+from service.strict_json import encode_exactly
 
 CANDLE_FIELDS = tuple(field.name for field in fields(Candle))
 STEP_FIELDS = tuple(field.name for field in fields(Step))
@@ -262,4 +262,4 @@ def event_row(event: Event) -> dict[str, Any]:
 
 def canonical(value: object) -> str:
     """Return one text for equal JSON values."""
-    return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return encode_exactly(value, sort_keys=True)
