@@ -16,7 +16,7 @@ from service.feed.health import Health
 from service.feed.measure import set_clock
 from service.feed.pace import Backoff, DialBudget
 from service.feed.reconciler import Reconciler
-from service.feed.rows import Grid, interval_ms_of
+from service.feed.rows import Grid
 from service.feed.timing import FeedTiming
 from service.feed.trade_client import choose_client, trades_timing
 from service.feed.watcher import Watcher
@@ -28,6 +28,7 @@ from service.ports import (
     FeedUnreachable,
     Gap,
 )
+from service.timeframe import interval_ms_of
 
 MAX_CATCH_UP_CANDLES = 86_400
 _WEEKS_FROM_MS = 86_400_000
