@@ -64,17 +64,24 @@ class Assembler:
     ``next_open`` is the open time of the candle that must come next. A candle is closed when the socket says so (or,
     where it never says so, when the next one begins), or when REST has it and a later one. REST wins over the socket:
     a candle that REST tells differently after it was handed out comes again as a Correction. ``resuming`` says that
-    the consumer has the candle before ``next_open``, so a hole right there is a Gap too.
+    the consumer has the candle before ``next_open``, so a hole right there is a Gap too. ``recent`` are candles the
+    consumer has from earlier: they are corrected like those handed out. ``oldest`` is where what is known begins.
     """
 
     def __init__(
-        self, market: str, grid: Grid, next_open: int, rules: AssemblerRules | None = None, *, resuming: bool = False
+        self,
+        market: str,
+        grid: Grid,
+        next_open: int,
+        rules: AssemblerRules | None = None,
+        *,
+        resuming: bool = False,
+        recent: Sequence[Candle] = (),
     ) -> None:
         self.market = market
         self.grid = grid
         self.next_open = next_open
         self.newest_seen: int | None = None
-        self.last: Candle | None = None
         self.counts = AssemblerCounts()
         self.suspects: set[int] = set()
         self._rules = rules or AssemblerRules()
@@ -88,6 +95,11 @@ class Assembler:
         self._out: deque[FeedItem] = deque()
         # How many answers skipped a candle though they went beyond it; only of candles still to come.
         self._absent: dict[int, int] = {}
+        for candle in sorted(recent, key=lambda candle: candle.open_time)[-REMEMBERED_CANDLES:]:
+            if candle.open_time < next_open:
+                self._remember(candle)
+        self.last = self._recent.get(next_open - grid.interval_ms)
+        self.oldest = min(self._recent, default=next_open)
 
     # --- in -----------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import difflib
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Self
 
+from models.candle import Candle
 from service.feed.assembler import Assembler, AssemblerRules
 from service.feed.client import CallFailed
 from service.feed.clock import ExchangeClock
@@ -111,9 +112,15 @@ class ExchangeFeed:
 
     # --- candles ------------------------------------------------------------------------------------------------------
 
-    async def stream(self, after: int | None, backfill: int) -> AsyncGenerator[FeedItem, None]:
-        """Yield for ever, as service.ports.CandleFeed.stream says; one stream at a time."""
-        assembler, first_gap = self._assemble(after, backfill)
+    async def stream(
+        self, after: int | None, backfill: int, recent: Sequence[Candle] = ()
+    ) -> AsyncGenerator[FeedItem, None]:
+        """Yield for ever, as service.ports.CandleFeed.stream says; one stream at a time.
+
+        ``recent`` are the last candles that the consumer has; those that the exchange now tells differently come as
+        Corrections.
+        """
+        assembler, first_gap = self._assemble(after, backfill, recent)
         timing, jitter = self.timing, self._jitter
         reconciler = Reconciler(self._client, assembler, self.clock, timing, jitter, self._news.set)
         watcher = Watcher(
@@ -181,7 +188,7 @@ class ExchangeFeed:
 
     # --- streaming ----------------------------------------------------------------------------------------------------
 
-    def _assemble(self, after: int | None, backfill: int) -> tuple[Assembler, Gap | None]:
+    def _assemble(self, after: int | None, backfill: int, recent: Sequence[Candle]) -> tuple[Assembler, Gap | None]:
         forming = self._grid.floor(self.clock.now_ms())
         oldest = forming - MAX_CATCH_UP_CANDLES * self.interval_ms
         gap = None
@@ -202,7 +209,7 @@ class ExchangeFeed:
             rest_grace_ms=timing.rest_grace_ms,
             backfill_after_ms=timing.backfill_after_ms,
         )
-        return Assembler(self.market, self._grid, start, rules, resuming=after is not None), gap
+        return Assembler(self.market, self._grid, start, rules, resuming=after is not None, recent=recent), gap
 
     def _take_row(self, row: object, closed: bool) -> None:
         if self._health is None:

@@ -52,7 +52,7 @@ class Reconciler:
         self._timing = timing
         self._backoff = Backoff(timing, jitter)
         self._on_news = on_news
-        self._first = assembler.next_open
+        self._first = assembler.oldest
         self._limit = client.row_limit()
         now = clock.elapsed_ms()
         self._not_before = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -321,6 +322,34 @@ operations = st.one_of(
     st.tuples(st.just("rest"), st.tuples(numbers, st.integers(0, LENGTH), st.booleans(), st.booleans())),
     st.tuples(st.sampled_from(["disconnected", "take"]), st.none()),
 )
+
+
+def test_a_candle_stored_before_a_restart_is_corrected_and_nothing_else_of_then_comes_again() -> None:
+    recent = [candle(n) for n in (1, 2, 3, 4, 5)]
+    assembler = Assembler(MARKET, Grid(SECOND), at(4), AssemblerRules(), resuming=True, recent=recent)
+    assert assembler.oldest == at(1)
+    assembler.answer([row(0), row(1), row(2, 50), *(row(n) for n in range(3, 7))], at(0), NOW)
+    first, *others = drain(assembler)
+    assert first == Correction(Candle(MARKET, *row(2, 50)))
+    assert others == [candle(n, "backfill") for n in (4, 5)]
+
+
+def test_quiet_intervals_right_after_the_last_stored_candle_are_filled_from_it() -> None:
+    assembler = Assembler(
+        MARKET,
+        Grid(SECOND),
+        START,
+        AssemblerRules(dense=False),
+        resuming=True,
+        recent=[replace(candle(0), open_time=at(-1))],
+    )
+    assembler.answer([row(2), row(3)], at(-1), NOW)
+    assert [item.source for item in drain(assembler) if isinstance(item, Candle)] == [
+        "filled",
+        "filled",
+        "backfill",
+        "backfill",
+    ]
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,6 +8,7 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,25 @@ async def test_resuming_goes_on_right_after_the_last_candle() -> None:
         after = int(exchange.clock.now_ms()) // 1_000 * 1_000 - 1_500_000
         candles = candles_of(await collect(feed, 1_510, after=after))
         assert [c.open_time for c in candles] == [after + 1_000 * n for n in range(1, 1_511)]
+
+
+async def test_what_the_exchange_corrected_while_we_were_away_is_told_when_the_stored_candles_are_given() -> None:
+    async with simulated() as exchange:
+        async with make_feed(exchange) as feed:
+            stored = candles_of(await collect(feed, 100, backfill=100))
+        stored = [replace(c, close=c.open, high=c.high + 1) if n in (20, 99) else c for n, c in enumerate(stored)]
+        async with make_feed(exchange) as feed:
+            items: list[FeedItem] = []
+            async with contextlib.aclosing(feed.stream(stored[-1].open_time, 100, stored)) as stream:
+                while len(candles_of(items)) < 20:
+                    items.append(await anext(stream))
+        corrected = [item.candle for item in items if isinstance(item, Correction)]
+        assert [c.open_time for c in corrected] == [stored[20].open_time, stored[99].open_time]
+        for candle in corrected:
+            truth = exchange.truth.candle("ETHUSDT", candle.open_time, 1_000)
+            assert truth is not None
+            assert (candle.high, candle.close) == (truth.high, truth.close)
+        assert candles_of(items)[0].open_time == stored[-1].open_time + 1_000
 
 
 async def test_what_is_older_than_a_day_is_one_gap() -> None:
