@@ -299,12 +299,12 @@ async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
 
 
 async def prepare_database(url: str) -> None:
-    """Check and migrate, waiting up to a minute for a database that is still starting. Raises StoreUnavailable."""
+    """Check and migrate, waiting up to a minute for a PostgreSQL that is still starting. Raises StoreUnavailable."""
     await check_integrity(url)
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(StoreUnavailable),
         wait=wait_random_exponential(multiplier=0.5, max=5),
-        stop=stop_after_delay(DATABASE_WAIT_SECONDS),
+        stop=stop_after_attempt(1) if url.startswith("sqlite") else stop_after_delay(DATABASE_WAIT_SECONDS),
         before_sleep=_note_database_away,
         reraise=True,
     )

@@ -16,9 +16,9 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from service.ports import ConfigurationError, LivewickError
+from service.ports import ConfigurationError, LivewickError, RecordStore
 from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def serve(options: argparse.Namespace, settings: Settings) -> None:
+    signal.signal(signal.SIGTERM, _quit)  # until the service takes over: importing takes seconds
     import uvloop
 
     from service.app import serve as serve_app
@@ -162,7 +163,10 @@ def read_grid(
     candles = list(read_candles(file, market))
     if not candles:
         raise LivewickError(f"{file} holds no candle")
-    grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
+    try:
+        grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
     return grid, settings.learner(market, settings.interval_ms, tick or finest_tick(candles))
 
 
@@ -171,17 +175,24 @@ def stored_grid(settings: Settings) -> tuple[list[Candle], LearnerConfig]:
     from service.feed.replay import finest_tick
     from service.storage import SqlRecordStore, check_schema, open_database
 
-    market = f"{settings.exchange}:{settings.symbols[0]}"
-
-    async def read() -> list[Candle]:
+    async def read() -> tuple[str, list[Candle]]:
         async with open_database(settings.database_url) as database:
             await check_schema(database)
-            return await SqlRecordStore(database).last_candles(market, MAX_STORED_CANDLES)
+            store = SqlRecordStore(database)
+            market = await stored_market(store, settings)
+            return market, await store.last_candles(market, MAX_STORED_CANDLES)
 
-    candles = asyncio.run(read())
+    market, candles = asyncio.run(read())
     if not candles:
         raise LivewickError(f"the database holds no candle of {market}")
     return candles, settings.learner(market, settings.interval_ms, finest_tick(candles))
+
+
+async def stored_market(store: RecordStore, settings: Settings) -> str:
+    """Return the settings' market, or the simulated one in its place where only that was ever followed."""
+    real, simulated = (f"{name}:{settings.symbols[0]}" for name in (settings.exchange, "simulated"))
+    only_simulated = await store.latest_run(real) is None and await store.latest_run(simulated) is not None
+    return simulated if only_simulated else real
 
 
 def simulate(options: argparse.Namespace, settings: Settings) -> None:
@@ -216,14 +227,13 @@ def export(options: argparse.Namespace, settings: Settings) -> None:
     from service.storage import SqlRecordStore, check_schema, open_database
     from service.storage import export as export_records
 
-    market = options.market or f"{settings.exchange}:{settings.symbols[0]}"
-
-    async def run() -> int:
+    async def run() -> tuple[str, int]:
         async with open_database(settings.database_url) as database:
             await check_schema(database)
+            market = options.market or await stored_market(SqlRecordStore(database), settings)
             with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
                 task = bar.add_task(f"exporting {options.what}", total=1.0)
-                return await export_records(
+                return market, await export_records(
                     SqlRecordStore(database),
                     options.what,
                     market,
@@ -235,7 +245,7 @@ def export(options: argparse.Namespace, settings: Settings) -> None:
                 )
 
     try:
-        count = asyncio.run(run())
+        market, count = asyncio.run(run())
     except OSError as error:
         raise LivewickError(f"{options.out} cannot be written: {error.strerror}") from None
     print(f"{count:,} {options.what} of {market} in {options.out}")
@@ -296,6 +306,10 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
+
+
+def _quit(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
 
 
 def report(raised: Exception, debug: bool) -> int:

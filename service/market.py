@@ -104,9 +104,11 @@ class FollowedMarket:
     async def checkpoint(self) -> dict[str, Any]:
         async with self._turn() as pipeline:
             await pipeline.take_checkpoint()
-            if pipeline.newest_checkpoint is None:
+            taken = pipeline.newest_checkpoint
+            if taken is None:
                 raise LivewickError("nothing was learned yet: there is nothing to save")
-            return _summary(pipeline.newest_checkpoint)
+        await self._drained("the database is away: the checkpoint is kept and saved when it is back")
+        return _summary(taken)
 
     async def rollback(self) -> dict[str, Any]:
         """Take the checkpoint before the newest, walk it through the candles since without learning, and save.
@@ -144,13 +146,17 @@ class FollowedMarket:
             raise LivewickError(
                 f"the earlier checkpoint is {age} candles old; at most {WALK_CANDLES} can be walked through"
             )
+        await self._drained("the database is away: it does not say what was learned since")
+        start = target.open_time + self.interval_ms
+        return await self._pipeline.store.candles(self.market, start, None, WALK_CANDLES)
+
+    async def _drained(self, otherwise: str) -> None:
+        """Wait until everything is stored; raises StoreUnavailable, saying ``otherwise``, when that takes too long."""
         try:
             async with asyncio.timeout(DATABASE_SECONDS):
                 await self._pipeline.recorder.drained()
         except TimeoutError:
-            raise StoreUnavailable("the database is away: it does not say what was learned since") from None
-        start = target.open_time + self.interval_ms
-        return await self._pipeline.store.candles(self.market, start, None, WALK_CANDLES)
+            raise StoreUnavailable(otherwise) from None
 
     async def _set_aside_from(self, run: Run, target: Checkpoint) -> None:
         """Never offer again what a rollback went over, nor its target: that lives on in the newest checkpoint."""

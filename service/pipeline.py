@@ -37,6 +37,9 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 REPLAY_PAGE = 1000
+RECENT_CANDLES = 120
+"""How far back the exchange's corrections are looked for after a restart."""
+
 RETRY_SECONDS = 0.02
 """Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
 
@@ -171,7 +174,9 @@ class MarketPipeline:
     # --- the life of a candle ---------------------------------------------------------------------------------------
 
     async def _ingest(self, after: int | None) -> None:
-        async for item in self.feed.stream(after, self.options.backfill):
+        stored = await self.recorder.insist(self.store.last_candles, self.market, RECENT_CANDLES)
+        recent = [candle for candle in stored if after is not None and candle.open_time <= after]
+        async for item in self.feed.stream(after, self.options.backfill, recent):
             await self.queue.put(item)
 
     async def _learn(self) -> None:

@@ -112,8 +112,10 @@ class CandleFeed(Protocol):
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
 
-    def stream(self, after: int | None, backfill: int) -> AsyncIterator[FeedItem]:
+    def stream(self, after: int | None, backfill: int, recent: Sequence[Candle] = ()) -> AsyncIterator[FeedItem]:
         """Yield for ever, first what is missing since candle ``after`` (exclusive).
+
+        ``recent`` are the last candles the caller has: one that the exchange now tells differently comes as Correction.
 
         ``after`` None begins with the last ``backfill`` candles. Consecutive candles differ by ``interval_ms`` unless a
         Gap that covers the hole came between them.

@@ -168,8 +168,9 @@ def load_settings(environment: Mapping[str, str] | None = None, env_file: Path |
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{env_file} cannot be read: {error}") from None
     merged = {**from_file, **(os.environ if environment is None else environment)}
-    given = {name[len(PREFIX) :].lower(): value for name, value in merged.items() if name.startswith(PREFIX)}
-    _refuse_unknown(given)
+    ours = {name[len(PREFIX) :]: value for name, value in merged.items() if name.startswith(PREFIX)}
+    _refuse_unknown(ours)
+    given = {name.lower(): value for name, value in ours.items()}
     # An empty value means the default: docker-compose hands on variables that nobody set as empty ones.
     try:
         return Settings.model_validate({name: value for name, value in given.items() if value != ""})
@@ -178,10 +179,11 @@ def load_settings(environment: Mapping[str, str] | None = None, env_file: Path |
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    for name in sorted(set(given) - set(Settings.model_fields)):
-        close = difflib.get_close_matches(name, Settings.model_fields, 1)
-        hint = f"; did you mean {PREFIX}{close[0].upper()}?" if close else ""
-        raise ConfigurationError(f"unknown setting {PREFIX}{name.upper()}{hint}")
+    known = [name.upper() for name in Settings.model_fields]
+    for name in sorted(set(given) - set(known)):
+        close = difflib.get_close_matches(name.upper(), known, 1)
+        hint = f"; did you mean {PREFIX}{close[0]}?" if close else ""
+        raise ConfigurationError(f"unknown setting {PREFIX}{name}{hint}")
 
 
 def _describe(error: Mapping[str, Any]) -> str:

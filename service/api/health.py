@@ -51,6 +51,7 @@ def _market_checks(market: LiveMarket) -> dict[str, str]:
     """Check feed age, learner and warm-up of one market."""
     status = market.status()
     return {
+        f"{market.market} records": "ok" if status.database_ok else f"{status.backlog} wait for the database",
         f"{market.market} learner": "ok" if status.learner_alive else "starting again",
         f"{market.market} predictions": "ok" if status.phase == "live" else status.reason or status.phase,
     }

@@ -39,7 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError, OverflowError) as error:
-        raise ConfigurationError(f"HOST: no address found for {host!r}") from error
+        raise ConfigurationError(f"LIVEWICK_HOST: no address found for {host!r}") from error
     listener = socket.socket(family, kind, protocol)
     try:
         _configure(listener)
@@ -63,10 +63,10 @@ def _configure(listener: socket.socket) -> None:
 
 def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"PORT: {port} on {host} is in use by another program"
+        return f"LIVEWICK_PORT: {port} on {host} is in use by another program"
     if error.errno == errno.EACCES:
-        return f"PORT: {port} needs privileges; choose one above 1023"
-    return f"HOST, PORT: cannot listen on {host} port {port}: {error.strerror}"
+        return f"LIVEWICK_PORT: {port} needs privileges; choose one above 1023"
+    return f"LIVEWICK_HOST, LIVEWICK_PORT: cannot listen on {host} port {port}: {error.strerror}"
 
 
 def server_config(app: FastAPI, graceful_seconds: int = 3) -> uvicorn.Config:

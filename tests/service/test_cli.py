@@ -96,7 +96,15 @@ def test_replay_twice_gives_the_same_steps(
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"\x00\xff", b"a,b\n1,2\n", b"ts_ms,open,high,low,close,volume\n1,x,1,1,1,1\n"]
+    "content",
+    [
+        None,
+        b"",
+        b"\x00\xff",
+        b"a,b\n1,2\n",
+        b"ts_ms,open,high,low,close,volume\n1,x,1,1,1,1\n",
+        b"ts_ms,open,high,low,close,volume\n1700000000000,1,1,1,1,1\n1700000000500,1,1,1,1,1\n",
+    ],
 )
 def test_an_unreadable_candle_file_is_one_clear_line(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

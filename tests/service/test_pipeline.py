@@ -140,7 +140,7 @@ async def test_what_a_killed_service_had_not_stored_is_asked_from_the_exchange_a
         del first.store.stored_predictions[1, at(index + 1)]
     async with running(Rig(candles(0, 6), store=first.store)) as second:
         await second.learned(5)
-    assert second.feed.asked == [(at(3), 10)]
+    assert second.feed.asked == [(at(3), 10, [at(0), at(1), at(2), at(3)])]
     assert len(second.store.stored_candles) == len(second.store.stored_steps) == 6
 
 

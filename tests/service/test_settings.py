@@ -73,6 +73,7 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     ("environment", "said"),
     [
         ({"PROT": "1"}, "unknown setting LIVEWICK_PROT; did you mean LIVEWICK_PORT?"),
+        ({"port": "1"}, "unknown setting LIVEWICK_port; did you mean LIVEWICK_PORT?"),
         ({"PORT": "70000"}, "LIVEWICK_PORT"),
         ({"PORT": "eighty"}, "LIVEWICK_PORT"),
         ({"FEED": "real"}, "LIVEWICK_FEED"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Self
 
 from models.candle import Candle
@@ -19,7 +19,7 @@ class ScriptedFeed(CandleFeed):
         self.interval_ms = 1000
         self.tick: float | None = 0.01
         self.status = status
-        self.asked: list[tuple[int | None, int]] = []
+        self.asked: list[tuple[int | None, int, list[int]]] = []
         self._items: asyncio.Queue[FeedItem] = asyncio.Queue()
         self._last: int | None = None
         for item in items:
@@ -35,8 +35,8 @@ class ScriptedFeed(CandleFeed):
     async def __aexit__(self, *exc: object) -> None:
         return None
 
-    async def stream(self, after: int | None, backfill: int) -> AsyncIterator[FeedItem]:
-        self.asked.append((after, backfill))
+    async def stream(self, after: int | None, backfill: int, recent: Sequence[Candle] = ()) -> AsyncIterator[FeedItem]:
+        self.asked.append((after, backfill, [candle.open_time for candle in recent]))
         while True:
             item = await self._items.get()
             if isinstance(item, Candle):
