@@ -22,6 +22,9 @@ BACKLOG_LIMIT = 7200
 """Two hours of 1 s candles: what an outage of the database may last before no more candles are taken."""
 
 BATCH_LIMIT = 500
+LINGER_SECONDS = 0.25
+"""Least time between two writes: a live candle is written at once, a warm-up's hundreds a second share transactions."""
+
 CHECKPOINTS_WAITING = 2
 """Of the checkpoints that wait for the database only the newest are kept: each holds the whole learner."""
 
@@ -77,10 +80,14 @@ class Recorder:
 
     async def run(self, run: Run) -> None:
         """Store for ever. Nothing leaves the backlog before the database has it."""
+        loop = asyncio.get_running_loop()
+        last_write = -LINGER_SECONDS
         while True:
             while not self._entries:
                 self._arrived.clear()
                 await self._arrived.wait()
+            await asyncio.sleep(last_write + LINGER_SECONDS - loop.time())
+            last_write = loop.time()
             count, write = self._next_write(run)
             await self.insist(write)
             for _ in range(count):
