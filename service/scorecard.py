@@ -18,7 +18,7 @@ def print_scorecard(score: dict[str, Any], console: Console) -> None:
     """Print model and baselines side by side, best log loss first, and the verdict."""
     share = ", ".join(f"{name} {_percent(value)}" for name, value in score["share"].items())
     console.print(
-        f"[bold]{score['market']}[/], {score['candles']:,} candles scored, {score['moved']:,} moved ({share})"
+        f"[bold]{score['market']}[/], {score['candles']:,} candles scored, {_percent(score['moved'])} moved ({share})"
     )
     table = Table(show_edge=False, header_style="bold")
     for name in ("", "log loss", "skill", "accuracy"):
