@@ -1,4 +1,4 @@
-"""One market's pipeline: take a candle, predict, publish, learn, publish, record. The only file with tasks."""
+"""One market's pipeline: take a candle, predict, publish, learn, publish, record; and the tasks that do it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import structlog
 from models.candle import Candle
 from models.records import Learned, Prediction, Step
 from service.ports import (
+    RETRY_SECONDS,
     CandleFeed,
     Checkpoint,
     CheckpointRefused,
@@ -39,9 +40,6 @@ Args = TypeVarTuple("Args")
 REPLAY_PAGE = 1000
 RECENT_CANDLES = 120
 """How far back the exchange's corrections are looked for after a restart."""
-
-RETRY_SECONDS = 0.02
-"""Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from typing import Any, Literal, Protocol, Self
 from models.candle import Candle
 from models.records import Learned, Prediction, Step, TrendOutcome
 
+RETRY_SECONDS = 0.02
+"""Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
+
 EventKind = Literal["gap", "stale", "recovered", "drift", "restart", "rollback", "simulated", "correction"]
 
 

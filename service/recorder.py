@@ -29,7 +29,7 @@ CHECKPOINTS_WAITING = 2
 """Of the checkpoints that wait for the database only the newest are kept: each holds the whole learner."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # itself and no other: an equal entry may be on its way to the database
 class Entry:
     """Something to store. A ``pinned`` checkpoint is kept whatever comes later: recovery could not do without it."""
 

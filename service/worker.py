@@ -18,12 +18,9 @@ from models.candle import Candle
 from models.config import LearnerConfig
 from models.records import Learned, Prediction
 from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
-from service.ports import CheckpointRefused, LearnerUnavailable, LivewickError
+from service.ports import RETRY_SECONDS, CheckpointRefused, LearnerUnavailable, LivewickError
 
 log = structlog.get_logger(__name__)
-
-RETRY_SECONDS = 0.02
-"""Pause before a refused call is made again: a loop without one could keep the event loop to itself."""
 
 
 class LearnerKeepsDying(LivewickError):
