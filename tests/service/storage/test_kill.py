@@ -16,9 +16,12 @@ from tests.builders import MARKET, at, make_batch, make_checkpoint
 CHECKPOINT_BYTES = 300_000
 # Writes as the service does and says after each commit how far it is.
 WRITER = f"""
-import asyncio, sys
+import asyncio, os, sys
 from service.storage import SqlCheckpointStore, SqlRecordStore, open_database
 from tests.builders import MARKET, make_batch, make_checkpoint
+
+def say(line):
+    os.write(1, (line + "\\n").encode())  # one write: whole or not at all, however the kill falls
 
 async def write():
     async with open_database(sys.argv[1]) as database:
@@ -28,9 +31,9 @@ async def write():
         first = 0 if not newest else (newest[0].open_time - 1_700_000_000_000) // 1000 + 1
         while True:
             await store.write(run, make_batch(first, 3))
-            print("records", first + 3, flush=True)
+            say(f"records {{first + 3}}")
             await checkpoints.save(run, make_checkpoint(first, data=first.to_bytes(8, "big") * {CHECKPOINT_BYTES // 8}))
-            print("checkpoint", first, flush=True)
+            say(f"checkpoint {{first}}")
             first += 3
 
 asyncio.run(write())
