@@ -30,10 +30,11 @@ from service.api.app import create_api
 from service.api.deps import ApiDeps, ApiOptions
 from service.api.sockets import listen, server_config
 from service.broadcast import Broadcaster
+from service.clock import now_ms
 from service.feed.exchange import ExchangeFeed
 from service.feed.timing import FeedTiming
 from service.market import FollowedMarket
-from service.pipeline import MarketPipeline, PipelineOptions, now_ms
+from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
 from service.pretrained import read_pretrained
 from service.settings import Settings, is_loopback

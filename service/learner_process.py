@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from models.candle import Candle
 from models.config import LearnerConfig
 from models.records import Learned, Prediction
+from service.clock import now_ms
 
 if TYPE_CHECKING:
     from models.learner import Learner
@@ -100,7 +101,7 @@ class LearnerServer:
 
     def do_predict(self, candle: Candle) -> Prediction:
         started = time.perf_counter()
-        prediction = self.learner.predict(candle, _now_ms())
+        prediction = self.learner.predict(candle, now_ms())
         self._infer_ms = (time.perf_counter() - started) * 1000
         return prediction
 
@@ -134,7 +135,7 @@ class LearnerServer:
 
     def previews(self, requests: list[Request]) -> Iterable[Reply]:
         """Answer several previews with one batched forward."""
-        answers = self.learner.preview_many([request.args[0] for request in requests], _now_ms())
+        answers = self.learner.preview_many([request.args[0] for request in requests], now_ms())
         return [Reply(request.id, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
@@ -193,7 +194,3 @@ def main(fd: int) -> None:
             serve(Connection(sock), LearnerServer())
         except (BrokenPipeError, ConnectionResetError):
             return
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

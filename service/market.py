@@ -9,7 +9,8 @@ from typing import Any
 
 from models.candle import Candle
 from models.records import Prediction
-from service.pipeline import MarketPipeline, now_ms
+from service.clock import now_ms
+from service.pipeline import MarketPipeline
 from service.ports import Checkpoint, LivewickError, MarketStatus, Phase, Run, StoreUnavailable
 
 BEHIND_CANDLES = 5

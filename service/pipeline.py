@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, TypeVarTuple
@@ -12,6 +11,7 @@ import structlog
 
 from models.candle import Candle
 from models.records import Learned, Prediction, Step
+from service.clock import now_ms
 from service.ports import (
     RETRY_SECONDS,
     CandleFeed,
@@ -269,8 +269,3 @@ class MarketPipeline:
             except LearnerUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
                 await self.learner.ready()
-
-
-def now_ms() -> int:
-    """Return the wall clock in UTC milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -77,6 +77,14 @@ def test_replay_prints_one_json_object_and_nothing_else(candle_file: Path, capsy
     assert answer["score"]["baselines"].keys() >= {"majority", "repeat", "reverse", "markov", "linear", "persistence"}
 
 
+def test_replay_of_minutes_as_seconds_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{1_700_000_040_000 + minute * 60_000},1,1,1,1,1" for minute in range(3)]
+    file = tmp_path / "minutes.csv"
+    file.write_text("\n".join(["ts_ms,open,high,low,close,volume", *rows]))
+    assert main(["replay", str(file), "--json"]) == 0
+    assert "60 s apart" in capsys.readouterr().err
+
+
 def test_replay_twice_gives_the_same_steps(
     candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,213 @@
+"""What each ``livewick`` command does. Heavy packages are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from service.ports import ConfigurationError, LivewickError, RecordStore
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from models.candle import Candle
+    from models.config import LearnerConfig
+
+MAX_STORED_CANDLES = 1_000_000
+
+
+def serve(options: argparse.Namespace, settings: Settings) -> None:
+    signal.signal(signal.SIGTERM, _quit)  # until the service takes over: importing takes seconds
+    import uvloop
+
+    from service.app import serve as serve_app
+    from service.log import configure_logging
+
+    configure_logging(settings.log_format, settings.log_level)
+    uvloop.run(serve_app(settings))
+
+
+def migrate(options: argparse.Namespace, settings: Settings) -> None:
+    from service.storage import migrate as migrate_database
+
+    asyncio.run(migrate_database(settings.database_url))
+    print("the database is at the newest schema")
+
+
+def replay(options: argparse.Namespace, settings: Settings) -> None:
+    from rich.console import Console
+    from rich.progress import track
+
+    from service.pretrained import read_pretrained
+    from service.replay import make_learner
+    from service.replay import replay as run
+    from service.scorecard import print_scorecard
+
+    grid, config = read_grid(options.file, options.tick, options.limit, settings)
+    learner = make_learner(config, read_pretrained(settings.pretrained))
+    shown = track(grid, "replaying", console=Console(stderr=True), disable=not sys.stderr.isatty())
+    result = run(shown, learner, options.steps)
+    if options.json:
+        print(json.dumps(asdict(result), allow_nan=False))
+        return
+    console = Console()
+    print_scorecard(result.score, console)
+    each = result.seconds / max(result.candles, 1) * 1000
+    console.print(f"{result.candles:,} candles in {result.seconds:.1f} s, {each:.2f} ms each")
+
+
+def pretrain(options: argparse.Namespace, settings: Settings) -> None:
+    from models.checkpoint import dump_state
+    from models.pretrain import PretrainConfig
+    from models.pretrain import pretrain as run
+    from service.pretrain_progress import shown
+    from service.pretrained import write_pretrained
+    from service.replay import make_learner
+
+    if options.file is None:
+        grid, config = stored_grid(settings)
+    else:
+        grid, config = read_grid(options.file, options.tick, options.limit, settings)
+    plan = PretrainConfig(options.epochs, options.batch, options.holdout, options.patience, settings.seed)
+    learner = make_learner(config)
+    with shown(plan.epochs) as progress:
+        try:
+            run(learner, grid, plan, progress)
+        except ValueError as error:
+            raise LivewickError(str(error)) from error
+    learner.begin()
+    write_pretrained(options.out, dump_state(learner.state_dict()))
+    print(f"learned from {len(grid):,} candles; begin with LIVEWICK_PRETRAINED={options.out}")
+
+
+def read_grid(
+    file: Path, tick: float | None, limit: int | None, settings: Settings
+) -> tuple[list[Candle], LearnerConfig]:
+    """Read a candle file onto the regular grid; returns the candles and the learner's configuration for them."""
+    from models.grid import fill_gaps
+    from service.feed.replay import finest_tick, read_candles
+
+    market = f"{settings.exchange}:{settings.symbols[0]}"
+    candles = list(read_candles(file, market))
+    if not candles:
+        raise LivewickError(f"{file} holds no candle")
+    try:
+        grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
+    warn_of_coarser_candles(file, candles, settings)
+    return grid, settings.learner(market, settings.interval_ms, tick or finest_tick(candles))
+
+
+def warn_of_coarser_candles(file: Path, candles: list[Candle], settings: Settings) -> None:
+    """Say on stderr when no two candles of the file are as close as the timeframe: most of the grid is then filled."""
+    spacing = min((after.open_time - before.open_time for before, after in pairwise(candles)), default=0)
+    if spacing > settings.interval_ms:
+        advice = f"LIVEWICK_TIMEFRAME is {settings.timeframe}, so what lies between is filled flat"
+        print(f"livewick: {file}: its candles are {spacing // 1000} s apart or more; {advice}", file=sys.stderr)
+
+
+def stored_grid(settings: Settings) -> tuple[list[Candle], LearnerConfig]:
+    """Read the market's stored candles, as ``read_grid`` reads a file."""
+    from service.feed.replay import finest_tick
+    from service.storage import SqlRecordStore, check_schema, open_database
+
+    async def read() -> tuple[str, list[Candle]]:
+        async with open_database(settings.database_url) as database:
+            await check_schema(database)
+            store = SqlRecordStore(database)
+            market = await stored_market(store, settings)
+            return market, await store.last_candles(market, MAX_STORED_CANDLES)
+
+    market, candles = asyncio.run(read())
+    if not candles:
+        raise LivewickError(f"the database holds no candle of {market}")
+    return candles, settings.learner(market, settings.interval_ms, finest_tick(candles))
+
+
+async def stored_market(store: RecordStore, settings: Settings) -> str:
+    """Return the settings' market, or the simulated one in its place where only that was ever followed."""
+    real, simulated = (f"{name}:{settings.symbols[0]}" for name in (settings.exchange, "simulated"))
+    only_simulated = await store.latest_run(real) is None and await store.latest_run(simulated) is not None
+    return simulated if only_simulated else real
+
+
+def simulate(options: argparse.Namespace, settings: Settings) -> None:
+    from service.simulator.faults import read_plan
+    from service.simulator.server import SimulatedExchange, run_simulator
+
+    async def run() -> None:
+        exchange = SimulatedExchange(
+            symbols=settings.symbols,
+            seed=options.seed,
+            port=options.port,
+            candles=options.candles,
+            speed=options.speed,
+            faults=read_plan(options.faults) if options.faults else (),
+        )
+        task = asyncio.create_task(run_simulator(exchange))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        print(f"LIVEWICK_CCXT='{json.dumps(exchange.ccxt_config())}'", flush=True)
+        try:
+            await task
+        except asyncio.CancelledError:
+            print("stopped", file=sys.stderr)
+
+    asyncio.run(run())
+
+
+def export(options: argparse.Namespace, settings: Settings) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from service.storage import SqlRecordStore, check_schema, open_database
+    from service.storage import export as export_records
+
+    async def run() -> tuple[str, int]:
+        async with open_database(settings.database_url) as database:
+            await check_schema(database)
+            market = options.market or await stored_market(SqlRecordStore(database), settings)
+            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+                task = bar.add_task(f"exporting {options.what}", total=1.0)
+                return market, await export_records(
+                    SqlRecordStore(database),
+                    options.what,
+                    market,
+                    options.out,
+                    options.format,
+                    options.start,
+                    options.end,
+                    lambda done, rows: bar.update(task, completed=done),
+                )
+
+    try:
+        market, count = asyncio.run(run())
+    except OSError as error:
+        raise LivewickError(f"{options.out} cannot be written: {error.strerror}") from None
+    print(f"{count:,} {options.what} of {market} in {options.out}")
+
+
+def settings(options: argparse.Namespace, settings: Settings) -> None:
+    for name, value in settings.masked().items():
+        print(f"{name}={_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _quit(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
