@@ -274,6 +274,18 @@ def test_a_preview_changes_nothing_at_all() -> None:
     assert numbers(live(made, candles[40:])) == numbers(live(alone, candles[40:]))
 
 
+def test_failures_11_what_was_said_in_inference_mode_can_be_trained_on() -> None:
+    made, alone = learner(), learner()
+    candles = stream(30)
+    for candle in candles:
+        with torch.inference_mode():
+            said = made.predict(candle, 0)
+            made.preview(candles[:8], 0)
+        assert said == alone.predict(candle, 0)
+        assert made.learn(candle).step == alone.learn(candle).step
+    assert made.weights_hash() == alone.weights_hash()
+
+
 def test_a_preview_of_the_same_candles_says_what_was_published_live() -> None:
     made = learner()
     candles = stream(60)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -85,6 +87,21 @@ async def test_a_hanging_child_is_killed_and_the_same_call_then_works() -> None:
         await worker.ready()
         await walk(worker, 2, 1)
         assert worker.restarts == 1
+
+
+def test_failures_19_the_child_takes_one_thread_however_many_the_host_offers() -> None:
+    """More would be throttled under a CPU quota, and add in another order: steps would not be bit-equal."""
+    code = f"""
+import torch
+from models.config import LearnerConfig
+from service.learner_process import LearnerServer
+before = torch.get_num_threads()
+LearnerServer().do_start({CONFIG!r}, None)
+print(before, torch.get_num_threads())
+"""
+    offered = os.environ | {"OMP_NUM_THREADS": "48"}
+    said = subprocess.run([sys.executable, "-c", code], env=offered, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["48", "1"]
 
 
 async def test_previews_are_answered_while_learning_and_change_nothing() -> None:
