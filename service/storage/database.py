@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from uuid import uuid4
 from weakref import WeakSet
 
-from sqlalchemy import URL, event, make_url, text
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.ports import ConfigurationError
+from service.storage.address import Address, parse_url
 from service.storage.errors import expected_trouble
+from service.storage.same_file import SameFile
 from service.strict_json import encode_exactly
 
 CONNECT_TIMEOUT_SECONDS = 3.5
@@ -37,30 +37,6 @@ LASTING = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "sqlite+aiosqlite": "sqlite+aiosqlite",
-    "postgres": "postgresql+asyncpg",
-    "postgresql": "postgresql+asyncpg",
-    "postgresql+asyncpg": "postgresql+asyncpg",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A checked database URL. ``path`` is an SQLite database's file; ``pgbouncer``: transactions are pooled."""
-
-    url: URL
-    path: Path | None
-    pgbouncer: bool
-
-    @property
-    def is_sqlite(self) -> bool:
-        """Tell which of the two databases this is."""
-        return self.path is not None
-
-    def __str__(self) -> str:
-        return self.url.render_as_string(hide_password=True)
 
 
 class Lease(Protocol):
@@ -79,6 +55,7 @@ class Database:
     engine: AsyncEngine
     read_timeout_seconds: float = READ_TIMEOUT_SECONDS
     write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
+    file: SameFile | None = None
     # SQLite has one writer; waiting here is cheaper and fairer than its busy loop.
     writer: asyncio.Lock = field(default_factory=asyncio.Lock)
     # By market: who writes makes sure of these first.
@@ -89,7 +66,7 @@ class Database:
         """Lend a connection for a few quick queries; raises StoreUnavailable after ``read_timeout_seconds``."""
         timeout_seconds = self.read_timeout_seconds
         with expected_trouble("answer"):
-            async with asyncio.timeout(timeout_seconds), self.engine.connect() as connection:
+            async with asyncio.timeout(timeout_seconds), self._connected() as connection:
                 await self._stop_when_given_up(connection, timeout_seconds)
                 yield connection
 
@@ -101,11 +78,20 @@ class Database:
             async with asyncio.timeout(timeout_seconds), AsyncExitStack() as stack:
                 if self.address.is_sqlite:
                     await stack.enter_async_context(self.writer)
-                connection = await stack.enter_async_context(self.engine.connect())
+                connection = await stack.enter_async_context(self._connected())
                 connection = await connection.execution_options(livewick_write=True)
                 async with connection.begin():
                     await self._stop_when_given_up(connection, timeout_seconds)
                     yield connection
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncConnection]:
+        if self.file is not None:
+            self.file.check()
+        async with self.engine.connect() as connection:
+            if self.file is not None:
+                self.file.note()
+            yield connection
 
     async def ensure_lease(self, market: str) -> None:
         """Return when nothing forbids this process to write the market's records.
@@ -134,39 +120,6 @@ class Database:
             await connection.execute(text(query))
 
 
-def parse_url(url: str) -> Address:
-    """Return the checked address; raises ConfigurationError that names what is wrong, never the password.
-
-    ``postgres://`` and ``sqlite://`` get their async driver; ``?pgbouncer=true`` and libpq's ``sslmode`` work.
-    """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise ConfigurationError("DATABASE_URL is not a database URL (dialect://user:password@host/name)") from error
-    if parsed.drivername not in DRIVERS:
-        raise ConfigurationError(
-            f"DATABASE_URL names {parsed.drivername}; this program knows sqlite+aiosqlite and postgresql+asyncpg"
-        )
-    parsed = parsed.set(drivername=DRIVERS[parsed.drivername])
-    if parsed.drivername.startswith("sqlite"):
-        if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
-            raise ConfigurationError("DATABASE_URL must name an SQLite file: what is only in memory is not kept")
-        return Address(parsed, database_file(str(parsed.database)), pgbouncer=False)
-    query = dict(parsed.query)
-    pgbouncer = str(query.pop("pgbouncer", "false")).lower() in ("1", "true", "yes")
-    if "sslmode" in query:
-        query["ssl"] = query.pop("sslmode")
-    return Address(parsed.set(query=query), None, pgbouncer)
-
-
-def database_file(name: str) -> Path:
-    """Return where the file is, whatever the working directory becomes; raises ConfigurationError for a folder."""
-    path = Path(name).absolute()
-    if path.is_dir():
-        raise ConfigurationError(f"DATABASE_URL names a folder, {path}: name a file in it")
-    return path
-
-
 @asynccontextmanager
 async def open_database(
     url: str,
@@ -176,7 +129,8 @@ async def open_database(
     """Open the database for the length of the context; nothing is asked of it yet (see ``Database.ping``)."""
     address = parse_url(url)
     async with open_engine(address) as engine:
-        yield Database(address, engine, read_timeout_seconds, write_timeout_seconds)
+        file = SameFile(address.path) if address.path is not None else None
+        yield Database(address, engine, read_timeout_seconds, write_timeout_seconds, file)
 
 
 @asynccontextmanager

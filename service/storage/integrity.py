@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from service.ports import StoreUnavailable
-from service.storage.database import parse_url
+from service.storage.address import parse_url
 from service.storage.errors import DatabaseDamaged
 
 BUDGET_SECONDS = 5.0

@@ -16,8 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.ports import StoreUnavailable
-from service.storage.database import LASTING, Address, Database, open_database, open_engine, parse_url
-from service.storage.errors import SchemaMismatch, expected_trouble
+from service.storage.address import Address, parse_url
+from service.storage.database import LASTING, Database, open_database, open_engine
+from service.storage.errors import SchemaMismatch, expected_trouble, wrong_settings
 
 # Beside the package in the source tree and in an installed wheel alike.
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
@@ -27,8 +28,12 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 
 async def migrate(url: str) -> None:
-    """Bring the database to the newest schema; safe to call in several processes at once."""
-    await upgrade(url)
+    """Bring the database to the newest schema; safe to call in several processes at once.
+
+    Raises ConfigurationError where the database refuses the user, the password or its own name.
+    """
+    with wrong_settings():
+        await upgrade(url)
 
 
 async def upgrade(url: str, revision: str = "head", wait_seconds: float = WAIT_SECONDS) -> None:
@@ -47,9 +52,8 @@ async def downgrade(url: str, revision: str, wait_seconds: float = WAIT_SECONDS)
 
 async def check_schema(database: Database) -> None:
     """Raise SchemaMismatch, with what to do, unless the schema is exactly the one of this program."""
-    async with database.reading() as connection:
-        await connection.run_sync(refuse_newer)
-        current = await connection.run_sync(current_revision)
+    with wrong_settings():
+        current = await stored_revision(database)
     newest = head_revision()
     if current is None:
         raise SchemaMismatch("the database has no Livewick tables yet: run `livewick migrate`")
@@ -57,6 +61,13 @@ async def check_schema(database: Database) -> None:
         raise SchemaMismatch(
             f"the database's schema {current} is older than this program's ({newest}): run `livewick migrate`"
         )
+
+
+async def stored_revision(database: Database) -> str | None:
+    """Return the revision written in the database, or None; raises SchemaMismatch for one that is newer than we are."""
+    async with database.reading() as connection:
+        await connection.run_sync(refuse_newer)
+        return await connection.run_sync(current_revision)
 
 
 async def check_schema_at(url: str) -> None:

@@ -15,13 +15,14 @@ from alembic.operations import Operations
 
 from service.cli import main
 from service.pipeline import MarketPipeline
-from service.storage import SqlCheckpointStore, SqlRecordStore, records
+from service.storage import SqlCheckpointStore, SqlRecordStore, checkpoints, records
 
 POINTS = (
     "before-write",
     "inside-write",
     "after-write",
     "before-checkpoint",
+    "inside-checkpoint",
     "after-checkpoint",
     "after-publish",
     "inside-migration",
@@ -50,6 +51,8 @@ def arm(point: str, fuse: Fuse) -> None:
         SqlRecordStore.write = _after(SqlRecordStore.write, fuse)  # type: ignore[method-assign]
     elif point == "before-checkpoint":
         SqlCheckpointStore.save = _before(SqlCheckpointStore.save, fuse)  # type: ignore[method-assign]
+    elif point == "inside-checkpoint":
+        checkpoints.forget_old = _after(checkpoints.forget_old, fuse)
     elif point == "after-checkpoint":
         SqlCheckpointStore.save = _after(SqlCheckpointStore.save, fuse)  # type: ignore[method-assign]
     elif point == "after-publish":

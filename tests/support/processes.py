@@ -91,6 +91,13 @@ class Service(Process):
             time.sleep(0.05)
         raise AssertionError(f"not {what} after {seconds} s: {answer and answer.text} {self.log.read_text()[-2000:]}")
 
+    def phases(self) -> list[str]:
+        """Return the markets' phases, none while it does not answer."""
+        try:
+            return [market["phase"] for market in self.get("/markets")["markets"]]
+        except httpx.HTTPError:
+            return []
+
     def wait_until_live(self) -> Any:
         return self.wait_until("live", "/markets", lambda got: [m["phase"] for m in got["markets"]] == ["live"])
 

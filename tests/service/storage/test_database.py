@@ -14,7 +14,7 @@ from sqlalchemy import event, exc, text
 
 from service.ports import ConfigurationError, RecordBatch, StoreUnavailable
 from service.storage import Database, SqlRecordStore, open_database
-from service.storage.database import parse_url
+from service.storage.address import parse_url
 from tests.builders import MARKET, make_batch, make_step
 
 SLOW_QUERY = {
@@ -40,12 +40,22 @@ async def database(url: str) -> AsyncIterator[Database]:
         "sqlite://",
         "sqlite:///:memory:",
         "sqlite+aiosqlite:///file:x?mode=memory&uri=true",
+        "sqlite:///x.db?timeout=3",
+        "postgresql://u:s3cret@h/d?connect_timeout=3",
+        "postgresql://u:s3cret@h/d?sslmode=sometimes",
+        "postgresql://u:s3cret@h/d?target_session_attrs=fast",
+        "postgresql://u:s3cret@/d?host=a:1&host=b",
     ],
 )
 def test_a_url_that_cannot_work_is_refused_without_its_password(bad: str) -> None:
     with pytest.raises(ConfigurationError, match="DATABASE_URL") as refused:
         parse_url(bad)
     assert "s3cret" not in str(refused.value)
+
+
+def test_an_unknown_parameter_is_named_beside_those_that_are_known() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown parameter, speed, tempo; known are .*sslmode"):
+        parse_url("postgresql://u:s3cret@h/d?tempo=s3cret&speed=1&sslmode=require")
 
 
 def test_urls_as_people_write_them_are_understood() -> None:

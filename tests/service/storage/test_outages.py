@@ -8,12 +8,18 @@ import time
 import pytest
 from sqlalchemy import text
 
-from service.ports import StoreUnavailable
-from service.storage import SqlCheckpointStore, SqlRecordStore, market_lease, open_database
+from service.ports import ConfigurationError, StoreUnavailable
+from service.storage import SqlCheckpointStore, SqlRecordStore, check_schema, market_lease, migrate, open_database
 from tests.builders import MARKET, at, make_batch, make_candle, make_checkpoint
 from tests.support.postgres import PostgresCluster
 
 pytestmark = pytest.mark.postgres
+DISK_FULL = """
+    CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+    END $$;
+    CREATE TRIGGER full_disk BEFORE INSERT ON steps EXECUTE FUNCTION full_disk();
+"""
 TERMINATE = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :name"
 
 
@@ -34,6 +40,43 @@ async def test_a_wrong_password_or_a_missing_database_is_trouble(postgres_cluste
         async with open_database(url) as database:
             with pytest.raises(StoreUnavailable, match=r"password authentication failed|does not exist"):
                 await database.ping()
+            with pytest.raises(ConfigurationError, match=r"DATABASE_URL: .*(password authenticat|does not exist)"):
+                await check_schema(database)
+        with pytest.raises(ConfigurationError, match=r"DATABASE_URL: .*(password authentication|does not exist)"):
+            await migrate(url)
+
+
+async def test_a_password_changed_under_a_running_service_is_trouble_until_it_is_right_again(
+    postgres_cluster: PostgresCluster, postgres_url: str
+) -> None:
+    name = postgres_url.rsplit("/", 1)[1]
+    postgres_cluster.sql("CREATE ROLE changing LOGIN SUPERUSER PASSWORD 'before'")
+    async with open_database(postgres_cluster.url(name, "changing", "before")) as database:
+        store = SqlRecordStore(database)
+        run = await store.open_run(MARKET, {}, 0)
+        postgres_cluster.sql("ALTER ROLE changing PASSWORD 'after'")
+        postgres_cluster.terminate_sessions(name)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="password authentication failed"):
+                await store.write(run, make_batch())
+        postgres_cluster.sql("ALTER ROLE changing PASSWORD 'before'")
+        await store.write(run, make_batch())
+        assert await store.candles(MARKET, None, None, 10) == [make_candle(0)]
+    postgres_cluster.sql("DROP ROLE changing")
+
+
+async def test_a_full_disk_is_trouble_until_there_is_room(postgres_cluster: PostgresCluster, postgres_url: str) -> None:
+    """What PostgreSQL says when the disk is full, said by a trigger: SQLSTATE 53100."""
+    name = postgres_url.rsplit("/", 1)[1]
+    async with open_database(postgres_url) as database:
+        store = SqlRecordStore(database)
+        run = await store.open_run(MARKET, {}, 0)
+        postgres_cluster.sql(DISK_FULL, name)
+        with pytest.raises(StoreUnavailable, match="No space left on device"):
+            await store.write(run, make_batch(0, 3))
+        postgres_cluster.sql("DROP TRIGGER full_disk ON steps; DROP FUNCTION full_disk", name)
+        await store.write(run, make_batch(0, 3))
+        assert len(await store.steps(MARKET, None, None, 10)) == 3
 
 
 async def test_a_read_only_database_is_trouble_until_it_is_writable(
