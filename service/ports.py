@@ -223,7 +223,10 @@ class RecordStore(Protocol):
     async def series(
         self, market: str, fields: Sequence[str], bucket_seconds: int, start: int | None, end: int | None, limit: int
     ) -> list[SeriesPoint]:
-        """Means of the newest run's steps per bucket; ``fields`` are among SERIES_FIELDS."""
+        """Means of the newest run's steps per bucket; ``fields`` are among SERIES_FIELDS.
+
+        May be fewer than ``limit`` though there are more after them, but is empty only where there are none.
+        """
         ...
 
     async def ping(self) -> None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 
-from service.api.answers import Time, json_response, whole
+from service.api.answers import Time, json_response, whole, written_as
 from service.api.csv_stream import stream_csv
 from service.api.deps import Deps, Market
 from service.api.schemas import CandlePage, EventPage, PredictionPage, SeriesOut, StepPage, problems
@@ -23,12 +23,18 @@ Read = Callable[[str, int | None, int | None, int], Awaitable[Sequence[Any]]]
 
 Start = Annotated[Time | None, Query(description="First `open_time` wanted, UTC ms, inclusive.")]
 End = Annotated[Time | None, Query(description="Where to stop, UTC ms, exclusive.")]
-Cursor = Annotated[str | None, Query(pattern="^t[0-9a-f]{1,14}$", description="`next` of the page before.")]
+CURSOR = "^t[0-9a-f]{1,14}$"
+Cursor = Annotated[
+    Annotated[str, Field(pattern=CURSOR), written_as(CURSOR, "the `next` of the page before is needed")] | None,
+    Query(description="`next` of the page before."),
+]
 Limit = Annotated[
     Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(whole)] | None,
     Query(description="Rows wanted; 1,000 when left out (all of the range for CSV)."),
 ]
-FIELDS = "|".join(SERIES_FIELDS)
+_FIELD = "|".join(SERIES_FIELDS)
+FIELDS = f"^({_FIELD})(,({_FIELD}))*$"
+LISTED = "comma list of: " + ", ".join(SERIES_FIELDS)
 Format = Annotated[Literal["json", "csv"], Query(description="`csv` streams.")]
 
 
@@ -95,7 +101,7 @@ async def series(
     deps: Deps,
     market: Market,
     fields: Annotated[
-        str, Query(pattern=f"^({FIELDS})(,({FIELDS}))*$", description="Comma list of: " + ", ".join(SERIES_FIELDS))
+        str, Field(pattern=FIELDS), written_as(FIELDS, f"a {LISTED} is needed"), Query(description=LISTED.capitalize())
     ] = "loss,accuracy",
     bucket: Annotated[int, Field(ge=1, le=MAX_BUCKET), BeforeValidator(whole), Query(description="Seconds.")] = 60,
     start: Start = None,
@@ -103,12 +109,13 @@ async def series(
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> Response:
-    """Tell means per bucket of `bucket` seconds."""
+    """Tell means per bucket of `bucket` seconds; a page ends where `limit` or about a million steps are reached."""
     names = list(dict.fromkeys(fields.split(",")))
-    wanted = limit or DEFAULT_LIMIT
-    points = await deps.store.series(market.market, names, bucket, _from(start, cursor), end, wanted + 1)
-    items = [{"open_time": point.open_time, **point.values, "count": point.count} for point in points[:wanted]]
-    following = _cursor(points[wanted].open_time) if len(points) > wanted else None
+    name = market.market
+    points = await deps.store.series(name, names, bucket, _from(start, cursor), end, limit or DEFAULT_LIMIT)
+    items = [{"open_time": point.open_time, **point.values, "count": point.count} for point in points]
+    rest = await deps.store.steps(name, points[-1].open_time + bucket * 1000, end, 1) if points else []
+    following = _cursor(rest[0].open_time) if rest else None
     return json_response({"bucket": bucket, "items": items, "next": following})
 
 

@@ -29,6 +29,9 @@ PREDICTION_FIELDS = tuple(field.name for field in fields(Prediction) if field.na
 STEP_MEASURES = tuple(column.name for column in steps.columns if column.nullable)
 # A few milliseconds of work.
 READ_ROWS = 500
+# About a second of work on either database, done in pieces of a tenth: how much of a long series one answer tells.
+SERIES_STEPS = 1_000_000
+SERIES_STEPS_AT_ONCE = 100_000
 Record = TypeVar("Record")
 AVERAGED = {"accuracy": "correct", "trend_accuracy": "trend_correct"}
 
@@ -109,20 +112,22 @@ class SqlRecordStore(RecordStore):
     ) -> list[SeriesPoint]:
         """Return means of the newest run's steps per bucket that has any, ascending; the first ``limit`` of them.
 
-        Buckets start at multiples of ``bucket_seconds``. No more rows are read than the answer needs.
+        Buckets start at multiples of ``bucket_seconds``. No more rows are read than the answer needs, and fewer buckets
+        are returned when these would be more than SERIES_STEPS; always one where there is any.
         """
         unknown = set(fields) - set(SERIES_FIELDS)
         if unknown:
             raise ValueError(f"series cannot average {sorted(unknown)}")
         bucket_ms = bucket_seconds * 1000
+        most = max(1, SERIES_STEPS_AT_ONCE // bucket_seconds)
         points: list[SeriesPoint] = []
         async with self.database.reading() as connection:
-            while len(points) < limit:
+            while len(points) < limit and sum(point.count for point in points) < SERIES_STEPS:
                 first = await first_step_time(connection, market, start, end)
                 if first is None:
                     break
                 start = first
-                stop = first - first % bucket_ms + (limit - len(points)) * bucket_ms
+                stop = first - first % bucket_ms + min(most, limit - len(points)) * bucket_ms
                 stop = stop if end is None else min(stop, end)
                 points += await bucket_means(connection, market, fields, bucket_ms, start, stop)
                 start = stop

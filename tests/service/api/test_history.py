@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -117,6 +118,20 @@ async def test_series_pages_too(client: httpx.AsyncClient, world: World) -> None
     await world.fill(40)
     found = await pages(client, "/series", bucket=10, limit=3)
     assert [len(page) for page in found] == [3, 1]
+
+
+async def test_series_pages_where_the_store_tells_only_a_part(
+    client: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.fill(40)
+    series = world.store.series
+
+    async def two_at_most(*args: Any) -> Sequence[Any]:
+        return (await series(*args))[:2]
+
+    monkeypatch.setattr(world.store, "series", two_at_most)
+    found = await pages(client, "/series", bucket=10, limit=100)
+    assert [[item["count"] for item in page] for page in found] == [[10, 10], [10, 10]]
 
 
 async def test_an_unknown_series_field_is_refused(client: httpx.AsyncClient) -> None:

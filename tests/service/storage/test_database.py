@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, exc, text
 
 from service.ports import ConfigurationError, RecordBatch, StoreUnavailable
-from service.storage import Database, SqlRecordStore, open_database
+from service.storage import Database, SqlRecordStore, open_database, records
 from service.storage.address import parse_url
 from tests.builders import MARKET, make_batch, make_step
 
@@ -143,6 +143,23 @@ async def test_failures_83_a_number_that_is_none_costs_only_itself(database: Dat
     assert len(stored) == 1000
     (point,) = await store.series(MARKET, ["grad_norm", "train_loss"], 86_400, None, None, 1)
     assert point.values == {"grad_norm": 2.5, "train_loss": pytest.approx(0.9)}
+
+
+async def test_a_series_over_years_is_told_a_bounded_part_at_a_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SERIES_STEPS", 30)
+    monkeypatch.setattr(records, "SERIES_STEPS_AT_ONCE", 20)
+    store = SqlRecordStore(database)
+    run = await store.open_run(MARKET, {}, 0)
+    await store.write(run, RecordBatch(steps=[make_step(index) for index in range(100)]))
+    counts, start = [], None
+    while part := await store.series(MARKET, ["loss"], 10, start, None, 1000):
+        counts.append([point.count for point in part])
+        start = part[-1].open_time + 10_000
+    assert counts == [[10] * 4, [10] * 4, [10] * 2]
+    whole = await store.series(MARKET, ["loss"], 604_800, None, None, 1000)
+    assert [point.count for point in whole] == [100], "a bucket is never cut"
 
 
 @pytest.mark.parametrize("value", ["9e999", "-9e999", "'NaN'"])
