@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -60,17 +60,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="reads of each kind")
     parser.add_argument("--databases", default="sqlite,postgres")
     parser.add_argument("--folder", type=Path, help="where the SQLite file goes (default: a temporary folder)")
+    parser.add_argument("--url", help="a database to fill up to --rows and keep, so that it can be measured again")
     options = parser.parse_args()
-    results = [asyncio.run(measure_kind(kind, options)) for kind in options.databases.split(",")]
+    kinds = [options.url] if options.url else options.databases.split(",")
+    results = [asyncio.run(measure_kind(kind, options)) for kind in kinds]
     for result in results:
         report(result)
+    keep(results)
+
+
+def keep(results: list[dict[str, Any]]) -> None:
+    """Write the results over those of the same database; what was measured of the other one stays."""
+    path = RESULTS / "storage.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    merged = {result["database"]: result for result in [*known, *results]}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "storage.json").write_text(json.dumps(results, indent=2) + "\n")
+    path.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
 
 
 async def measure_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one database from empty to dropped."""
-    with fresh_database(kind, options.folder) as url:
+    """Measure one database from empty to dropped, or the one that ``kind`` is the URL of."""
+    with nullcontext(kind) if options.url else fresh_database(kind, options.folder) as url:
         await migrate(url)
         async with open_database(url, write_timeout_seconds=3600) as database:
             run = await SqlRecordStore(database).open_run(MARKET, {}, 0)
@@ -79,7 +89,8 @@ async def measure_kind(kind: str, options: argparse.Namespace) -> dict[str, Any]
         # A machine that is busy with something else shows as a slow read, not as an error.
         async with open_database(url, read_timeout_seconds=60) as database:
             timings = await measure(SqlRecordStore(database), run, options.rows, options.rounds)
-    return {"database": kind, "rows": options.rows, "fill_seconds": seconds, "bytes": size, "reads": timings}
+        name = database.engine.dialect.name
+    return {"database": name, "rows": options.rows, "fill_seconds": seconds, "bytes": size, "reads": timings}
 
 
 @contextmanager
@@ -101,9 +112,11 @@ def fresh_database(kind: str, folder: Path | None) -> Iterator[str]:
 
 
 async def fill(database: Database, run: Run, rows: int) -> float:
-    """Make ``rows`` steps, one a second, inside the database; returns the seconds it took."""
+    """Make ``rows`` steps, one a second, inside the database, after those it has; returns the seconds it took."""
     started = time.perf_counter()
-    for low in range(0, rows, BATCH):
+    newest = await SqlRecordStore(database).newest_time("steps", MARKET)
+    first = 0 if newest is None else (newest - START) // 1000 + 1
+    for low in range(first, rows, BATCH):
         async with database.writing() as connection:
             if connection.dialect.name == "postgresql":
                 await connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -114,7 +127,7 @@ async def fill(database: Database, run: Run, rows: int) -> float:
                 await connection.execute(text("PRAGMA ignore_check_constraints = ON"))
             values = {"run": run.id, "low": low, "high": min(low + BATCH, rows)}
             await connection.execute(text(FILL[connection.dialect.name]), values)
-    if not database.address.is_sqlite:
+    if first < rows and not database.address.is_sqlite:
         async with database.engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await connection.execute(text("SET statement_timeout = 0"))
@@ -148,12 +161,14 @@ async def measure(store: SqlRecordStore, run: Run, rows: int, rounds: int) -> di
     async def score() -> None:
         assert len(await store.steps(MARKET, end - 3_600_000, None, 3600)) == min(rows, 3600)
 
-    written = 0
+    async def long_series() -> None:
+        assert await store.series(MARKET, fields, 3600, START, None, 10_000)
+
+    moment = await store.newest_time("steps", MARKET) or end
 
     async def write() -> None:
-        nonlocal written
-        written += 1
-        moment = end + written * 1000
+        nonlocal moment
+        moment += 1000
         candle = Candle(MARKET, moment, 10.0, 11.0, 9.0, 10.5, 1.0)
         step, prediction = make_step(open_time=moment), make_prediction(open_time=moment + 1000)
         await store.write(run, RecordBatch([candle], predictions=[prediction], steps=[step]))
@@ -161,6 +176,7 @@ async def measure(store: SqlRecordStore, run: Run, rows: int, rounds: int) -> di
     return {
         "steps, 10,000 rows": await timed(steps, rounds),
         "series, one day by 60 s": await timed(series, rounds),
+        "series, all by the hour": await timed(long_series, max(2, rounds // 20)),
         "score, newest 3,600": await timed(score, rounds),
         "write of one candle": await timed(write, rounds),
     }
