@@ -24,7 +24,7 @@ from models.label import direction_index
 from models.made import Made, restored
 from models.objective import Sample
 from models.panel import FORECASTERS, Panel
-from models.records import DIRECTIONS, Learned, LearnerEvent, Prediction, Skip, Step, Trend, TrendOutcome
+from models.records import DIRECTIONS, PREVIEW_CANDLES, Learned, LearnerEvent, Prediction, Skip, Step, Trend, TrendOutcome
 from models.replay import Replay, token
 from models.score import Score, Scored
 from models.stepper import Stepper
@@ -32,8 +32,6 @@ from models.trainer import TrainStep
 from models.trends import Trends
 from models.window import Window
 
-PREVIEW_CANDLES = 1_500
-"""A preview reads no more candles than this from the end: the longest average runs over 900."""
 LARGEST_MOVE = 4.0
 """Moves are cut at so many typical ones before anything is trained on them."""
 _PARTS = ("replay", "stepper", "panel", "interval", "scores", "drift", "trends")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from models.objective import Sample, branch_loss, skip_loss, trust_loss
 from models.optimizer import SkipAdamW
 from models.replay import Replay
 from models.trainer import Trainer, TrainStep
+
+Weights = Mapping[str, Tensor]
 
 WEIGHT_DECAY = 0.1
 BRANCH_WEIGHT = 0.1
@@ -41,7 +43,9 @@ class Stepper:
         self.trainer = Trainer(self.network, self.optimizer, config.clip_norm, config.precision, config.device)
         self.steps = self.clipped = self.nonfinite = self.rollbacks = 0
         self._failures = 0  # non-finite steps in a row
-        self._good = self._snapshot()
+        self._good: Weights
+        self._good_step: int
+        self._keep()
 
     def opinions(self, inputs: Sequence[Inputs], tokens: npt.NDArray[np.float32]) -> list[Opinion]:
         """Say what follows each of B candles, with tokens (B, T, TOKEN); changes nothing."""
@@ -78,10 +82,11 @@ class Stepper:
         """Return to the last good weights after PATIENCE non-finite steps in a row; gives the step returned to."""
         if self._failures < PATIENCE:
             return None
-        self._restore(self._good)
+        self.network.load_state_dict(self._good)
+        self.optimizer.state.clear()
         self._failures = 0
         self.rollbacks += 1
-        return int(self._good["steps"])
+        return self._good_step
 
     def tensors(self) -> Iterator[Tensor]:
         """Go through every weight, covariance and optimizer value in a fixed order."""
@@ -102,24 +107,24 @@ class Stepper:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Give weights, optimizer, scaler and counters; symmetric matrices as their lower triangle."""
-        network = {name: _triangle(name, value) for name, value in self.network.state_dict().items()}
+        """Give weights, also the last good ones, optimizer, scaler and counters; matrices as their lower triangle."""
         return {
-            "network": network,
+            "network": _packed(self.network.state_dict()),
+            "good": _packed(self._good),
+            "good_step": self._good_step,
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "scaler": self.trainer.scaler.state_dict(),
             "counters": {name: getattr(self, name) for name in _COUNTERS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the stepper that gave the state; a rollback then returns here."""
-        own, given = self.network.state_dict(), state["network"]
-        self.network.load_state_dict({name: _square(name, value, own[name]) for name, value in given.items()})
+        """Become the stepper that gave the state."""
+        self.network.load_state_dict(_unpacked(state["network"], self.network.state_dict()))
+        self._good, self._good_step = _unpacked(state["good"], self._good), state["good_step"]
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.trainer.scaler.load_state_dict(state["scaler"])
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])
-        self._good = self._snapshot()
 
     def _count(self, taken: TrainStep) -> None:
         if taken.skipped:
@@ -130,15 +135,11 @@ class Stepper:
         self.clipped += taken.clipped
         self._failures = 0
         if self.steps % SNAPSHOT_EVERY == 0:
-            self._good = self._snapshot()
+            self._keep()
 
-    def _snapshot(self) -> dict[str, Any]:
-        parts = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "steps": self.steps}
-        return copy.deepcopy(parts)
-
-    def _restore(self, snapshot: dict[str, Any]) -> None:
-        self.network.load_state_dict(snapshot["network"])
-        self.optimizer.load_state_dict(copy.deepcopy(snapshot["optimizer"]))
+    def _keep(self) -> None:
+        """Keep a copy of the weights to return to; not of AdamW's averages, which may be what went wrong."""
+        self._good, self._good_step = copy.deepcopy(self.network.state_dict()), self.steps
 
     def _tensor(self, array: npt.NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(array).to(self.config.device)
@@ -147,18 +148,32 @@ class Stepper:
 _COUNTERS = ("steps", "clipped", "nonfinite", "rollbacks", "_failures")
 
 
-def _triangle(name: str, value: Tensor) -> Tensor:
-    if not name.endswith("precise"):
-        return value.detach().cpu().clone()
-    rows, columns = torch.tril_indices(*value.shape)
-    return value.cpu()[rows, columns]
+def _packed(weights: Weights) -> dict[str, Tensor]:
+    """Copy to the CPU, of each symmetric matrix the lower triangle."""
+    return {
+        name: _triangle(value) if _symmetric(name) else value.detach().cpu().clone() for name, value in weights.items()
+    }
 
 
-def _square(name: str, value: Tensor, like: Tensor) -> Tensor:
-    if not name.endswith("precise"):
-        return value
-    square = torch.empty(like.shape, dtype=value.dtype)
+def _unpacked(packed: Weights, like: Weights) -> dict[str, Tensor]:
+    return {
+        name: _square(value, like[name]) if _symmetric(name) else value.to(like[name].device, copy=True)
+        for name, value in packed.items()
+    }
+
+
+def _symmetric(name: str) -> bool:
+    return name.endswith("precise")
+
+
+def _triangle(matrix: Tensor) -> Tensor:
+    rows, columns = torch.tril_indices(*matrix.shape)
+    return matrix.cpu()[rows, columns]
+
+
+def _square(triangle: Tensor, like: Tensor) -> Tensor:
+    square = torch.empty(like.shape, dtype=triangle.dtype)
     rows, columns = torch.tril_indices(*like.shape)
-    square[rows, columns] = value
-    square[columns, rows] = value
-    return square
+    square[rows, columns] = triangle
+    square[columns, rows] = triangle
+    return square.to(like.device)

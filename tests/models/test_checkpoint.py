@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.candle import Candle
-from models.checkpoint import DamagedCheckpoint, IncompatibleState, dump_state, load_state
+from models.checkpoint import SCHEMA, DamagedCheckpoint, IncompatibleState, dump_state, load_state
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.replay import CAPACITY
@@ -15,7 +15,7 @@ from tests.models.streams import TICK, stream
 
 
 def test_one_piece_of_bytes_holds_everything() -> None:
-    state = {"schema": 1, "config": {"market": "m"}, "tensor": torch.arange(3.0), "list": [1, None, "x", 2.5]}
+    state = {"schema": SCHEMA, "config": {"market": "m"}, "tensor": torch.arange(3.0), "list": [1, None, "x", 2.5]}
     again = load_state(dump_state(state))
     assert torch.equal(again.pop("tensor"), state.pop("tensor"))  # type: ignore[arg-type]
     assert again == state
@@ -24,11 +24,11 @@ def test_one_piece_of_bytes_holds_everything() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 20, 60, -1])
 def test_a_cut_off_checkpoint_is_refused(cut: int) -> None:
     with pytest.raises(DamagedCheckpoint, match="not a whole checkpoint"):
-        load_state(dump_state({"schema": 1})[:cut])
+        load_state(dump_state({"schema": SCHEMA})[:cut])
 
 
 def test_failures_15_one_changed_byte_anywhere_is_noticed() -> None:
-    whole = dump_state({"schema": 1, "tensor": torch.arange(10.0)})
+    whole = dump_state({"schema": SCHEMA, "tensor": torch.arange(10.0)})
     for place in range(0, len(whole), 97):
         changed = bytearray(whole)
         changed[place] ^= 1
@@ -45,7 +45,7 @@ class Trap:
 
 
 def test_failures_17_a_crafted_checkpoint_runs_no_code(tmp_path: Path) -> None:
-    trap = dump_state({"schema": 1, "trap": Trap(tmp_path / "sprung")})  # with a right checksum
+    trap = dump_state({"schema": SCHEMA, "trap": Trap(tmp_path / "sprung")})  # with a right checksum
     for crafted in (trap, pickle.dumps(Trap(tmp_path / "sprung"))):
         with pytest.raises(DamagedCheckpoint):
             load_state(crafted)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
@@ -238,6 +239,34 @@ def test_failures_3_nonfinite_steps_are_skipped_and_several_in_a_row_roll_back()
     assert live(made, candles[30:32])[1][1].step.skipped is None
     assert made.weights_hash() != before
     assert made.describe()["skips"]["nonfinite"] == PATIENCE
+
+
+def struck(made: Learner, candles: list[Candle]) -> Iterator[tuple[Prediction, Learned]]:
+    """Live, with every forward of a training step NaN for PATIENCE candles from the 34th on."""
+    first = START + 33_000
+
+    def poison(_: object, __: object, said: Any) -> Any:
+        open_time = made.window.last.open_time if made.window.last else 0
+        bad = torch.is_grad_enabled() and first <= open_time < first + PATIENCE * 1000
+        return tuple(part * float("nan") for part in said) if bad else said
+
+    with made.network.branch.register_forward_hook(poison):
+        for candle in candles:
+            yield made.predict(candle, 0), made.learn(candle)
+
+
+def test_saving_and_loading_before_amid_and_after_a_bad_streak_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.stepper.SNAPSHOT_EVERY", 10)
+    whole, candles, states, records = learner(), stream(41), [], []
+    for record in struck(whole, candles):
+        records.append(record)
+        states.append(dump_state(whole.state_dict()))
+    assert [event.detail["to_step"] for _, learned in records for event in learned.events] == [30]
+    for at in range(26, 40):  # before the copy at step 30, after it, amid the streak, after the rollback
+        resumed = learner()
+        resumed.load_state_dict(load_state(states[at - 1]))
+        assert numbers(list(struck(resumed, candles[at:]))) == numbers(records[at:])
+        assert resumed.weights_hash() == whole.weights_hash()
 
 
 def test_one_nonfinite_step_leaves_every_weight_and_optimizer_value() -> None:
