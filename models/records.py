@@ -8,6 +8,8 @@ from typing import Any, Literal
 Direction = Literal["down", "flat", "up"]
 DIRECTIONS: tuple[Direction, ...] = ("down", "flat", "up")
 Skip = Literal["nonfinite", "warmup", "gap", "paused"]
+PREVIEW_CANDLES = 1_500
+"""A preview reads no more candles than this from the end: the longest average runs over 900."""
 
 
 @dataclass(frozen=True, slots=True)

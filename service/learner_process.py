@@ -6,27 +6,32 @@ pair; when the parent is gone the socket ends and so does this process.
 
 from __future__ import annotations
 
+import itertools
 import pickle  # nosec B403 - both ends are this program, over a socket pair nobody else can open
 import select
 import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from models.candle import Candle
 from models.config import LearnerConfig
-from models.records import Learned, Prediction
+from models.records import PREVIEW_CANDLES, Learned, Prediction
 from service.clock import now_ms
 
 if TYPE_CHECKING:
     from models.learner import Learner
 
 HEADER = struct.Struct("!Q")
-MAX_PREVIEWS_AT_ONCE = 8
-"""How many waiting previews are answered before live requests are looked for again: bounds what a live candle waits."""
+PREVIEWS_AT_ONCE = 8
+PREVIEW_CANDLES_AT_ONCE = PREVIEW_CANDLES
+"""How many waiting previews, with how many candles in all, are answered before live requests are looked for again.
+
+Reading the candles is what costs: a live candle waits no longer than one long preview takes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +185,16 @@ def serve(connection: Connection, server: LearnerServer) -> None:
                 previews.append(request)
             else:
                 connection.send(server.handle(request))
-        batch, previews = previews[:MAX_PREVIEWS_AT_ONCE], previews[MAX_PREVIEWS_AT_ONCE:]
+        count = at_once([len(request.args[0]) for request in previews])
+        batch, previews = previews[:count], previews[count:]
         for reply in server.previews(batch):
             connection.send(reply)
+
+
+def at_once(sizes: Sequence[int]) -> int:
+    """Tell how many of the first previews, of ``sizes`` candles, make one batch: at least one."""
+    totals = itertools.accumulate(sizes[:PREVIEWS_AT_ONCE])
+    return max(1, sum(total <= PREVIEW_CANDLES_AT_ONCE for total in totals))
 
 
 def main(fd: int) -> None:

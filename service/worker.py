@@ -16,7 +16,7 @@ import structlog
 
 from models.candle import Candle
 from models.config import LearnerConfig
-from models.records import Learned, Prediction
+from models.records import PREVIEW_CANDLES, Learned, Prediction
 from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
 from service.ports import RETRY_SECONDS, CheckpointRefused, LearnerUnavailable, LivewickError
 
@@ -146,8 +146,9 @@ class LearnerWorker:
         """Answer a POST /predict; waiting ones are answered together and after anything live."""
         async with self._preview_places:
             self._require_ready()
+            read = tuple(candles[-PREVIEW_CANDLES:])
             try:
-                prediction: Prediction = await self._call("preview", (tuple(candles),), self._limits.preview_seconds)
+                prediction: Prediction = await self._call("preview", (read,), self._limits.preview_seconds)
             except TimeoutError:
                 raise LearnerUnavailable("the learner is too busy to answer previews", 2) from None
             return prediction

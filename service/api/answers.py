@@ -33,6 +33,18 @@ def flag(value: Any) -> bool:
     return bool(value == "true")
 
 
-# The bounds stand before the parser: behind it they would be missing from the API's documentation.
+def written_as(pattern: str, sentence: str) -> BeforeValidator:
+    """Take only text that matches ``pattern``, and say ``sentence`` of any other: a pattern is no explanation."""
+    wanted = re.compile(pattern)
+
+    def check(value: Any) -> str:
+        if not (isinstance(value, str) and wanted.fullmatch(value)):
+            raise ValueError(sentence)
+        return value
+
+    return BeforeValidator(check)
+
+
+# Bounds and patterns stand before the parser: behind it they would be missing from the API's documentation.
 Time = Annotated[int, Field(ge=0, le=LAST_TIME), BeforeValidator(whole)]
 Flag = Annotated[bool, BeforeValidator(flag)]

@@ -18,7 +18,7 @@ from service.api.guard import OPEN_PATHS, Guard
 from service.api.limits import SocketLimit
 from service.api.observe import Observe
 from service.api.page import mount_page
-from service.api.problem import install_handlers
+from service.api.problem import install_handlers, nothing_here
 from service.api.schemas import ProblemOut
 from service.api.security import Tickets
 
@@ -41,12 +41,15 @@ def create_api(deps: ApiDeps) -> FastAPI:
     app.state.tickets = Tickets(time.monotonic)
     app.state.predictions = predict.PredictionCache()
     app.state.scores = score.ScoreCache()
-    # Bounded: when as many previews are waiting for a market's learner, the next is answered 503.
-    app.state.previews = defaultdict(lambda: limits.Turns(deps.options.previews_waiting))
+    # Bounded: so many previews are with a market's learner, so many wait for that, and the next is answered 503.
+    app.state.previews = defaultdict(
+        lambda: limits.Places(deps.options.previews_at_once, deps.options.previews_waiting)
+    )
     for module in (predict, history, score, operate, health, metrics, tickets):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(stream.router)
     mount_page(app, deps)
+    app.router.default = nothing_here
     app.state.methods = route_methods(app.routes)
     app.state.metrics.expect_routes(app.state.methods)
     install_handlers(app)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
+from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection
 
 from service.api.problem import Problem
@@ -34,6 +35,7 @@ class ApiOptions:
     body_seconds: float = 10.0
     send_seconds: float = 10.0
     auth_seconds: float = 5.0
+    previews_at_once: int = 8
     previews_waiting: int = 32
 
 
@@ -90,12 +92,18 @@ Market = Annotated[LiveMarket, Depends(_market)]
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Answer 422 to a query parameter that the route does not have, naming those that it has."""
-    known = {field.alias for field in _query_fields(request.scope["route"].dependant)}
-    if any(name not in known for name in request.query_params):
+    """Answer 422 to a query parameter that the route does not have, or that was given twice."""
+    refuse_odd_parameters(
+        request.query_params, {field.alias for field in _query_fields(request.scope["route"].dependant)}
+    )
+
+
+def refuse_odd_parameters(query: QueryParams, known: set[str]) -> None:
+    """Raise the Problem of an unknown query parameter, naming those that are ``known``, or of a repeated one."""
+    if any(name not in known for name in query):
         names = ", ".join(sorted(known)) or "none"
         raise Problem(422, "Unknown query parameter", f"A query parameter is unknown; this call takes: {names}.")
-    if len(request.query_params.multi_items()) != len(request.query_params):
+    if len(query.multi_items()) != len(query):
         raise Problem(422, "Repeated query parameter", "A query parameter was given more than once.")
 
 

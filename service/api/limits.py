@@ -110,28 +110,29 @@ class SocketLimit:
 
 
 class Busy(Exception):
-    """As many are waiting for their turn as may."""
+    """As many are in line as may be."""
 
 
-class Turns:
-    """One at a time, and at most ``waiting`` in line: who comes then is told to come again."""
+class Places:
+    """At most ``at_once`` inside and ``in_line`` in all: who comes then is told to come again."""
 
-    def __init__(self, waiting: int) -> None:
-        self._waiting = waiting
-        self._in_line = 0
-        self._lock = asyncio.Lock()
+    def __init__(self, at_once: int, in_line: int) -> None:
+        self._in_line = in_line
+        self._places = asyncio.Semaphore(at_once)
+        self.taken = 0
+        """How many are inside or waiting to be."""
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Wait for the turn and hold it while inside, or raise Busy at once."""
-        if self._in_line >= self._waiting:
+        """Wait for a place and hold it while inside, or raise Busy at once."""
+        if self.taken >= self._in_line:
             raise Busy
-        self._in_line += 1
+        self.taken += 1
         try:
-            async with self._lock:
+            async with self._places:
                 yield
         finally:
-            self._in_line -= 1
+            self.taken -= 1
 
 
 def address(scope: Scope) -> str:

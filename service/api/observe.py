@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from service.api.metrics import STATIC, UNMATCHED, Metrics
 from service.api.problem import CutShort, Problem
@@ -19,6 +20,7 @@ CSP = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
+INTERNAL_ERROR = 1011
 SAFE_HEADERS = {
     "Content-Security-Policy": CSP,
     "X-Content-Type-Options": "nosniff",
@@ -44,7 +46,7 @@ class Observe:
         scope.setdefault("state", {})["request_id"] = request_id
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             if scope["type"] == "websocket":
-                await self._app(scope, receive, send)
+                await self._websocket(scope, receive, send, request_id)
             else:
                 await self._http(scope, receive, send, request_id)
 
@@ -67,15 +69,43 @@ class Observe:
             log.error("request failed", route=route_template(scope), exc_info=error)
             if status:
                 return  # Half an answer is out; uvicorn closes the connection, which tells the client.
-            problem = Problem(500, "Internal error", "This is a bug; the request id finds it in the log.")
-            await problem.response(request_id)(scope, receive, send_with_headers)
+            await _bug().response(request_id)(scope, receive, send_with_headers)
         finally:
             self._count(scope, status, time.perf_counter() - started)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        answered = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "websocket.http.response.start":
+                _add_headers(message, request_id)
+                self._metrics.sockets_refused.inc()
+                log.debug("websocket refused", status=message["status"])
+            elif message["type"] == "websocket.accept":
+                MutableHeaders(raw=message.setdefault("headers", []))["X-Request-ID"] = request_id
+            answered = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except WebSocketDisconnect:
+            return  # It left before it was answered.
+        except Exception as error:  # As for HTTP: logged whole, told without detail.
+            log.error("websocket failed", exc_info=error)
+            if answered:
+                await send({"type": "websocket.close", "code": INTERNAL_ERROR})
+            else:
+                await WebSocket(scope, receive, send_with_headers).send_denial_response(_bug().response(request_id))
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = route_template(scope)
         self._metrics.answered(scope["method"], route, status, seconds)
         log.debug("request", method=_method(scope), route=route, status=status, ms=round(seconds * 1000, 2))
+
+
+def _bug() -> Problem:
+    return Problem(500, "Internal error", "This is a bug; the request id finds it in the log.")
 
 
 def _add_headers(message: MutableMapping[str, Any], request_id: str) -> None:

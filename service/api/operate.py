@@ -6,13 +6,14 @@ from collections.abc import Awaitable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.answers import json_response
 from service.api.deps import Deps, Market
 from service.api.problem import Problem
 from service.api.schemas import CheckpointOut, MarketsOut, ModelOut, PausedOut, problems
+from service.api.score import ScoreCache
 from service.ports import LearnerUnavailable, LiveMarket, LivewickError, StoreUnavailable
 
 router = APIRouter(tags=["operate"])
@@ -89,9 +90,13 @@ async def checkpoint(market: Market) -> Response:
 
 
 @router.post("/model/rollback", responses={200: {"model": CheckpointOut}, **problems(404, 409, 422, 503)})
-async def rollback(market: Market) -> Response:
+async def rollback(request: Request, market: Market) -> Response:
     """Go back to the checkpoint before the newest."""
-    loaded = await _operate(market.rollback())
+    scores: ScoreCache = request.app.state.scores
+    try:
+        loaded = await _operate(market.rollback())
+    finally:
+        scores.forget(market.market)
     return json_response({"market": market.market, **loaded})
 
 

@@ -13,7 +13,7 @@ from models.records import Prediction
 from service.api.answers import json_response
 from service.api.body import read_body
 from service.api.deps import Deps, Market, find_market
-from service.api.limits import Busy, Turns
+from service.api.limits import Busy, Places
 from service.api.problem import Problem
 from service.api.schemas import PredictionOut, problems
 from service.ports import LiveMarket
@@ -106,10 +106,10 @@ async def predict_given_candles(request: Request, deps: Deps) -> Response:
 
 
 async def _preview(request: Request, market: LiveMarket, candles: list[Candle]) -> Prediction:
-    """Ask the learner, one question at a time: the live prediction waits behind at most one of them."""
-    turns: dict[str, Turns] = request.app.state.previews
+    """Ask the learner, which answers the questions that wait for it together."""
+    places: dict[str, Places] = request.app.state.previews
     try:
-        async with turns[market.market].take():
+        async with places[market.market].take():
             return await market.preview(candles)
     except Busy:
         problem = Problem(503, "Busy", "Too many predictions are being asked for at once.", retry_after=1)

@@ -11,6 +11,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from service.ports import LearnerUnavailable, StoreUnavailable
 from service.strict_json import encode
@@ -59,6 +61,18 @@ class CutShort(Exception):
     """An answer that has begun cannot be finished: the connection is cut, so that the client sees it is incomplete."""
 
 
+NOTHING_HERE = "There is nothing at this path."
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request or a WebSocket to a path that no route has."""
+    response = Problem(404, "Not Found", NOTHING_HERE).response(scope["state"]["request_id"])
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(response)
+    else:
+        await response(scope, receive, send)
+
+
 def install_handlers(app: FastAPI) -> None:
     """Turn every expected error of a route into its problem response; the unexpected are left to the outer guard."""
     app.add_exception_handler(Problem, _problem)
@@ -82,7 +96,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     title = HTTPStatus(error.status_code).phrase
-    details = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+    details = {404: NOTHING_HERE, 405: "This path does not take this method."}
     detail = details.get(error.status_code, title)
     headers = dict(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of one route; a path may have several.
@@ -101,7 +115,11 @@ async def _validation(request: Request, error: Exception) -> Response:
 def describe_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
     """Keep where and why of pydantic's errors, drop what was there."""
     return [
-        {"where": ".".join(str(part) for part in error["loc"]), "message": str(error["msg"])} for error in errors[:10]
+        {
+            "where": ".".join(str(part) for part in error["loc"]),
+            "message": str(error["msg"]).removeprefix("Value error, "),
+        }
+        for error in errors[:10]
     ]
 
 

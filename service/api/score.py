@@ -6,9 +6,10 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
-from service.api.answers import Flag
+from service.api.answers import Flag, written_as
 from service.api.deps import Market
 from service.api.schemas import ScoreOut, problems
 from service.ports import LiveMarket
@@ -16,6 +17,7 @@ from service.strict_json import encode
 
 router = APIRouter(tags=["score"])
 MAX_WINDOW = 14_400
+WINDOW = "^(all|[1-9][0-9]{0,3}|1[0-3][0-9]{3}|14[0-3][0-9]{2}|14400)$"
 KEPT = 64
 
 
@@ -42,6 +44,11 @@ class ScoreCache:
         # Shielded: a caller who leaves must not take the answer away from the others.
         return await asyncio.shield(kept[1])
 
+    def forget(self, market: str) -> None:
+        """Drop what is known of a market whose learner became another one without a new step."""
+        for key in [key for key in self._answers if key[0] == market]:
+            del self._answers[key]
+
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
@@ -57,8 +64,9 @@ async def score(
     market: Market,
     window: Annotated[
         str,
+        Field(pattern=WINDOW),
+        written_as(WINDOW, f"a whole number from 1 to {MAX_WINDOW}, or `all`, is needed"),
         Query(
-            pattern="^(all|[1-9][0-9]{0,3}|1[0-3][0-9]{3}|14[0-3][0-9]{2}|14400)$",
             description=f"The last so many candles, 1 to {MAX_WINDOW}, or `all`.",
             examples=["3600"],
         ),

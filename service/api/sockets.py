@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
-import struct
-import sys
-from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn._types import ASGISendEvent
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.utils import ClientDisconnected
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from service.api.protocols import HttpProtocol, WebSocketProtocol
 from service.ports import ConfigurationError
-
-if sys.platform != "win32":
-    import resource
 
 USER_TIMEOUT_MS = 6_000
 """How long sent data may stay unacknowledged or unread. The kernel notices at its next probe: in all within 13 s."""
 SEND_BUFFER_BYTES = 256 * 1024
-HEADER_SECONDS = 10.0
 PING_SECONDS = 5.0
-CLOSE_SECONDS = 1.0
 MAX_CLIENT_FRAME_BYTES = 4096
-MAX_CONNECTIONS = 5_000
-DESCRIPTORS_KEPT = 200
-GOING_AWAY = 1001
-INVALID_DATA = 1007
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -92,109 +76,3 @@ def server_config(app: FastAPI, graceful_seconds: int = 3) -> uvicorn.Config:
         timeout_keep_alive=15,
         timeout_graceful_shutdown=graceful_seconds,
     )
-
-
-def most_connections() -> int:
-    """How many connections may be open: descriptors must be left for the database, the feed and files."""
-    if sys.platform == "win32":
-        return MAX_CONNECTIONS
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, min(MAX_CONNECTIONS, descriptors - DESCRIPTORS_KEPT))
-
-
-def reset(transport: asyncio.BaseTransport) -> None:
-    """Drop a connection at once: RST instead of waiting for a client to read what is buffered."""
-    raw = transport.get_extra_info("socket")
-    if raw is not None:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    cast(asyncio.Transport, transport).abort()
-
-
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which also drops connections whose request headers do not arrive in time."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first request; drop the connection at once when there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > most_connections():
-            reset(transport)
-        else:
-            self._expect_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        self._stop_clock()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        """Start the clock for the request that begins."""
-        super().on_message_begin()
-        self._expect_headers()
-
-    def on_headers_complete(self) -> None:
-        """Stop the clock: the request is here."""
-        self._stop_clock()
-        super().on_headers_complete()
-
-    def _expect_headers(self) -> None:
-        self._stop_clock()
-        self._deadline = self.loop.call_later(HEADER_SECONDS, reset, self.transport)
-
-    def _stop_clock(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol, which never waits for a client that does not read.
-
-    It hands ``livewick.abort`` to the application, follows its own closes by a reset, and says 1001 at shutdown.
-    """
-
-    def handle_connect(self, event: Any) -> None:
-        """Start the application, with the way to drop the connection in its scope."""
-        super().handle_connect(event)
-        scope = getattr(self, "scope", None)
-        if scope is not None:
-            extensions = cast(dict[str, Any], scope["extensions"])
-            extensions["livewick.abort"] = lambda: reset(self.transport)
-
-    async def send(self, message: ASGISendEvent) -> None:
-        """Send, or tell the application that its client is gone once a close was sent (uvicorn calls that a bug)."""
-        await self.writable.wait()
-        if self.close_sent:
-            raise ClientDisconnected
-        await super().send(message)
-
-    def send_receive_event_to_app(self) -> None:
-        """Hand a message on; text that is not UTF-8 closes with 1007 (uvicorn would log a traceback as well)."""
-        if self.curr_msg_data_type == "text":
-            try:
-                b"".join(self.frames).decode()
-            except UnicodeDecodeError:
-                self.frames = []
-                self.conn.fail(INVALID_DATA)
-                self.handle_parser_exception()
-                return
-        super().send_receive_event_to_app()
-
-    def keepalive_timeout(self) -> None:
-        """Close a client that did not answer a ping, and drop it if even that does not get through."""
-        super().keepalive_timeout()
-        self.loop.call_later(CLOSE_SECONDS, reset, self.transport)
-
-    def shutdown(self) -> None:
-        """Say 1001, going away, and drop the connection a moment later."""
-        if self.handshake_complete and not self.close_sent:
-            self.stop_keepalive()
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_AWAY})
-            self.conn.send_close(GOING_AWAY)
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-            self.transport.close()
-        else:
-            super().shutdown()
-        self.loop.call_later(CLOSE_SECONDS, reset, self.transport)

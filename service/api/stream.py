@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from service.api.answers import LAST_TIME
-from service.api.deps import ApiDeps, api_deps
+from service.api.deps import ApiDeps, api_deps, find_market, refuse_odd_parameters
 from service.api.limits import SocketLimit, TooManySockets
 from service.api.metrics import Metrics
 from service.api.problem import Problem
@@ -69,25 +69,22 @@ async def follow(websocket: WebSocket) -> None:
 
 async def _deny(websocket: WebSocket, problem: Problem) -> None:
     """Answer the handshake with a problem instead of an upgrade."""
-    websocket.app.state.metrics.sockets_refused.inc()
     await websocket.send_denial_response(problem.response(websocket.scope["state"].get("request_id")))
 
 
 def parse_wanted(query: QueryParams, deps: ApiDeps) -> Wanted:
     """Read market, kinds and after, or raise the Problem."""
-    if not set(query) <= {"market", "kinds", "after"}:
-        raise Problem(422, "Unknown query parameter", "This call takes: market, kinds, after.")
+    refuse_odd_parameters(query, {"market", "kinds", "after"})
     market, kinds, after = query.get("market"), query.get("kinds"), query.get("after")
-    if market and market not in deps.markets:
-        raise Problem(404, "Unknown market", "This market is not followed; GET /markets lists those that are.")
-    names = frozenset(kinds.split(",")) if kinds else None
+    names = None if kinds is None else frozenset(kinds.split(","))
     if names is not None and not names <= set(FRAME_KINDS):
         raise Problem(422, "Unknown kind", "kinds: a comma list of " + ", ".join(FRAME_KINDS) + " is needed.")
-    return Wanted(frozenset({market}) if market else None, names, _after(after))
+    followed = None if market is None else frozenset({find_market(deps, market).market})
+    return Wanted(followed, names, _after(after))
 
 
 def _after(text: str | None) -> int | None:
-    if not text:
+    if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= LAST_TIME):
         raise Problem(422, "Invalid after", "after: the seq of a frame is needed.")
