@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import httpx
 import pytest
@@ -12,6 +13,8 @@ from websockets.asyncio.client import connect
 
 from service.api.limits import RequestLimit, SocketLimit, TooManySockets, address
 from tests.service.api.conftest import KEY, World, serving
+from tests.service.api.test_sockets import raw_socket
+from tests.support.eventually import eventually
 
 
 async def test_more_requests_than_allowed_answer_429_with_when_to_come_again(
@@ -149,13 +152,112 @@ async def test_exactly_the_limit_is_read(client: httpx.AsyncClient, world: World
     assert (await client.post("/predict", content=b" " + body)).status_code == 413
 
 
+PREVIEW = {"candles": [[1000, 1, 1, 1, 1, 1], [2000, 1, 1, 1, 1, 1]]}
+
+
 async def test_too_many_previews_waiting_answer_503(client: httpx.AsyncClient, world: World) -> None:
-    world.set(previews_waiting=2)
+    world.set(previews_at_once=1, previews_waiting=2)
     world.market.may_answer.clear()
-    body = {"candles": [[1000, 1, 1, 1, 1, 1], [2000, 1, 1, 1, 1, 1]]}
-    calls = [asyncio.create_task(client.post("/predict", json=body)) for _ in range(3)]
+    calls = [asyncio.create_task(client.post("/predict", json=PREVIEW)) for _ in range(3)]
     done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result().status_code for task in done] == [503]
-    assert world.market.asked == 1, "the live prediction must not wait behind more than one"
     world.market.may_answer.set()
     assert sorted(answer.status_code for answer in await asyncio.gather(*calls)) == [200, 200, 503]
+
+
+async def test_previews_that_arrive_together_reach_the_learner_together_eight_at_a_time(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    world.market.may_answer.clear()
+    calls = [asyncio.create_task(client.post("/predict", json=PREVIEW)) for _ in range(20)]
+    await eventually(lambda: world.app.state.previews[world.market.market].taken == 20)
+    assert world.market.asked == 8
+    world.market.may_answer.set()
+    assert {answer.status_code for answer in await asyncio.gather(*calls)} == {200}
+    assert (world.market.asked, world.app.state.previews[world.market.market].taken) == (20, 0)
+
+
+# --- headers, on a real socket --------------------------------------------------------------------------------------
+
+
+async def raw_answer(where: str, *sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes, read to the end of the connection; return the first answer's status, headers and body."""
+    loop = asyncio.get_running_loop()
+    got = b""
+    with raw_socket(where, receive_buffer=1 << 20) as raw:
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                for part in sent:
+                    await loop.sock_sendall(raw, part)
+            with contextlib.suppress(ConnectionError):
+                while part := await loop.sock_recv(raw, 1 << 16):
+                    got += part
+    head, _, body = got.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+async def test_headers_that_never_end_are_refused_and_not_kept(world: World) -> None:
+    async with serving(world) as where:
+        line = b"X-Long: " + b"x" * 8192 + b"\r\n"
+        status, headers, body = await raw_answer(where, b"GET /markets HTTP/1.1\r\nHost: x\r\n", *[line] * 200)
+        assert (status, headers["content-type"]) == (431, "application/problem+json")
+        assert json.loads(body)["status"] == 431
+        await eventually(lambda: not world.connections())
+
+
+async def test_headers_below_the_limit_are_taken_in_any_number_of_pieces(address: str) -> None:
+    lines = [b"X-%d: " % number + b"x" * 500 + b"\r\n" for number in range(60)]
+    head = f"GET /health/live HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n".encode()
+    assert (await raw_answer(address, head, *lines, b"\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HELLO\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /markets HTTP/9.9\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_a_400_problem(address: str, sent: bytes) -> None:
+    status, headers, body = await raw_answer(address, sent)
+    assert (status, headers["content-type"], headers["connection"]) == (400, "application/problem+json", "close")
+    assert json.loads(body)["status"] == 400
+
+
+async def test_no_answer_is_written_into_the_middle_of_another(world: World) -> None:
+    await world.fill(20_000)
+    loop = asyncio.get_running_loop()
+    async with serving(world) as where:
+        with raw_socket(where) as raw:
+            await loop.sock_sendall(raw, f"GET /steps?format=csv HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+            got = await loop.sock_recv(raw, 1000)
+            await loop.sock_sendall(raw, b"NO HTTP\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                while part := await loop.sock_recv(raw, 1 << 16):
+                    got += part
+        assert got.count(b"HTTP/1.1") == 1
+        assert b"HTTP/1.1 200" in got
+
+
+async def test_a_socket_cannot_take_over_a_connection_whose_answer_is_not_finished(world: World) -> None:
+    world.market.may_answer.clear()
+    async with serving(world) as where:
+        upgrade = (
+            f"GET /ws HTTP/1.1\r\nHost: {where}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_connection(*where.split(":"))
+        writer.write(f"GET /model HTTP/1.1\r\nHost: {where}\r\n\r\n{upgrade}".encode())
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+        writer.transport.abort()
+        world.market.may_answer.set()
+        await eventually(lambda: not world.connections() and world.broadcaster.subscribers == 0)

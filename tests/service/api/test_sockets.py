@@ -14,7 +14,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from service.api import sockets
+from service.api import protocols, sockets
 from service.api.sockets import listen
 from service.ports import ConfigurationError
 from tests.builders import MARKET
@@ -56,8 +56,8 @@ def flood(world: World, count: int, size: int = 20_000) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same limits, in fractions of a second."""
     monkeypatch.setattr(sockets, "PING_SECONDS", 0.2)
-    monkeypatch.setattr(sockets, "CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr(sockets, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(protocols, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(protocols, "HEADER_SECONDS", 0.2)
 
 
 async def test_failures_39_a_client_that_never_reads_is_cut_off_by_an_abort_not_a_close(world: World) -> None:
@@ -214,7 +214,7 @@ async def test_a_request_whose_headers_do_not_arrive_is_dropped(world: World, se
 async def test_one_connection_too_many_is_dropped_and_the_others_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "most_connections", lambda: 3)
+    monkeypatch.setattr(protocols, "most_connections", lambda: 3)
     async with serving(world) as address, followers(address, 3) as good:
         for follower in good:
             await follower.recv()
