@@ -20,7 +20,7 @@ from models.features import EVEN_NAMES, ODD_NAMES, Vector
 from models.inputs import INPUT_SCALE, Inputs, even_prior, odd_prior
 from models.network import Network, NetworkConfig
 from models.replay import EVEN_TOKEN, ODD_TOKEN
-from models.skip import RecursiveLinear
+from models.skip import RecursiveGains, RecursiveLinear
 
 FORGETTING = 0.99999
 MOVE_PRIOR = 0.01
@@ -80,13 +80,8 @@ class CandleNetwork(nn.Module):
         self.move = RecursiveLinear(_same_prior(len(ODD_NAMES), MOVE_PRIOR), FORGETTING)
         self.spread = RecursiveLinear(_same_prior(len(EVEN_NAMES), SPREAD_PRIOR), FORGETTING)
         self.trend = RecursiveLinear(_same_prior(len(ODD_NAMES), TREND_PRIOR), FORGETTING)
-        self.trust_flat, self.trust_side, self.trust_move, self.trust_trend = (_trust() for _ in range(4))
+        self.trust = RecursiveGains(torch.full((4,), TRUST_PRIOR), FORGETTING)  # of flat, side, move and trend
         self.branch = Network(branch_config(config))
-
-    @property
-    def trusts(self) -> tuple[RecursiveLinear, ...]:
-        """How far the branch's outputs are trusted, in their order."""
-        return (self.trust_flat, self.trust_side, self.trust_move, self.trust_trend)
 
     @property
     def recursive(self) -> list[RecursiveLinear]:
@@ -102,9 +97,8 @@ class CandleNetwork(nn.Module):
     def opinions(self, inputs: Sequence[Inputs], tokens: Tensor) -> list[Opinion]:
         """Say everything about what follows each of B candles, with tokens (B, T, TOKEN); changes nothing."""
         added = self.outputs(tokens).double()
-        trust = torch.cat([layer.weight for layer in self.trusts])
         skips = torch.stack([self._skip(each) for each in inputs])
-        said = torch.cat((skips, added, added * trust), dim=1).tolist()  # one synchronisation
+        said = torch.cat((skips, added, added * self.trust.weight), dim=1).tolist()  # one synchronisation
         return [_opinion(*row) for row in said]
 
     def _skip(self, inputs: Inputs) -> Tensor:
@@ -172,7 +166,3 @@ def cross_entropy(probability: float) -> float:
 
 def _same_prior(count: int, variance: float) -> Tensor:
     return torch.full((count,), variance / INPUT_SCALE**2, dtype=torch.float64)
-
-
-def _trust() -> RecursiveLinear:
-    return RecursiveLinear(torch.full((1,), TRUST_PRIOR), FORGETTING)

@@ -24,7 +24,17 @@ from models.label import direction_index
 from models.made import Made, restored
 from models.objective import Sample
 from models.panel import FORECASTERS, Panel
-from models.records import DIRECTIONS, PREVIEW_CANDLES, Learned, LearnerEvent, Prediction, Skip, Step, Trend, TrendOutcome
+from models.records import (
+    DIRECTIONS,
+    PREVIEW_CANDLES,
+    Learned,
+    LearnerEvent,
+    Prediction,
+    Skip,
+    Step,
+    Trend,
+    TrendOutcome,
+)
 from models.replay import Replay, token
 from models.score import Score, Scored
 from models.stepper import Stepper

@@ -6,6 +6,7 @@ So the branch can never starve or disturb the skip.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +18,9 @@ from models.features import Vector
 from models.inputs import Inputs
 from models.label import FLAT, UP
 from models.replay import UNKNOWN, Targets
-from models.skip import RecursiveLinear
 
+_MOVE = 2
+"""Place of the move among flat, side, move and trend."""
 MOVE_WEIGHT = 0.1
 """Weight of the price losses; a move is a few typical moves, so that this keeps their gradient beside the others'."""
 
@@ -47,35 +49,38 @@ class Sample:
 def skip_loss(network: CandleNetwork, sample: Sample, horizon: int) -> Tensor:
     """Compute the skip's loss on the newest sample and leave the curvature of each part in its layer."""
     odd, even, plain_odd, plain_even = on_device(sample.inputs, network.flat.weight.device)
-    loss: Tensor = _logistic_loss(network.flat, even, sample.direction == FLAT)
+    asked = [(network.flat, even, sample.direction == FLAT, 1.0)]
     if sample.direction != FLAT:
-        loss = loss + _logistic_loss(network.side, odd, sample.direction == UP)
+        asked.append((network.side, odd, sample.direction == UP, 1.0))
+    if sample.due is not None:
+        asked.append((network.trend, torch.from_numpy(sample.due.inputs).to(odd.device), sample.due.up, 1 / horizon))
+    logits = torch.stack([layer(inputs) for layer, inputs, _, _ in asked])
+    loss, curvatures = _logistic_loss(logits, [truth for _, _, truth, _ in asked], [weight for *_, weight in asked])
+    for (layer, *_), curvature in zip(asked, curvatures, strict=True):
+        layer.curvature = curvature
     move, spread = network.move(plain_odd), network.spread(plain_even)
     error = sample.move - move
     network.move.curvature = network.spread.curvature = MOVE_WEIGHT
     # Laplace's log density; its expected curvature by the log of the scale is 1 everywhere.
-    loss = loss + MOVE_WEIGHT * (0.5 * error**2 + error.detach().abs() * torch.exp(-spread) + spread)
-    if sample.due is not None:
-        due = torch.from_numpy(sample.due.inputs).to(move.device)
-        loss = loss + _logistic_loss(network.trend, due, sample.due.up, weight=1 / horizon)
-    return loss
+    by_move: Tensor = MOVE_WEIGHT * (0.5 * error**2 + error.detach().abs() * torch.exp(-spread) + spread)
+    return loss + by_move
 
 
 def trust_loss(network: CandleNetwork, sample: Sample, horizon: int) -> Tensor:
     """Compute the loss of trusting the branch as published: skip + trust x branch, both as they were said."""
-    skip, (flat, side, move, _) = sample.said.skip, sample.said.branch
-    by_flat, by_side, by_move, by_trend = network.trusts
-    device = network.flat.weight.device
-    loss: Tensor = _logistic_loss(by_flat, _vector(flat, device), sample.direction == FLAT, skip.flat)
-    if sample.direction != FLAT:
-        loss = loss + _logistic_loss(by_side, _vector(side, device), sample.direction == UP, skip.side)
-    error = sample.move - skip.move - by_move(_vector(move, device))
-    by_move.curvature = MOVE_WEIGHT
-    loss = loss + MOVE_WEIGHT * 0.5 * error**2
-    if sample.due is not None:
-        due = sample.due
-        loss = loss + _logistic_loss(by_trend, _vector(due.branch, device), due.up, due.skip, 1 / horizon)
-    return loss
+    skip, (flat, side, move, _), due = sample.said.skip, sample.said.branch, sample.due
+    moved = sample.direction != FLAT
+    trend = (0.0, 0.0, False, 0.0) if due is None else (due.branch, due.skip, due.up, 1 / horizon)
+    new = network.flat.weight.new_tensor
+    trusted = network.trust(new((flat, side, move, trend[0])))
+    logits = trusted + new((skip.flat, skip.side, 0.0, trend[1]))
+    loss, curvatures = _logistic_loss(
+        logits, [not moved, sample.direction == UP, False, trend[2]], [1.0, float(moved), 0.0, trend[3]]
+    )
+    curvatures[_MOVE] = MOVE_WEIGHT
+    network.trust.curvature = curvatures
+    by_move: Tensor = MOVE_WEIGHT * 0.5 * (sample.move - skip.move - trusted[_MOVE]) ** 2
+    return loss + by_move
 
 
 def branch_loss(network: CandleNetwork, tokens: Tensor, targets: Targets, horizon: int) -> Tensor:
@@ -95,19 +100,12 @@ def branch_loss(network: CandleNetwork, tokens: Tensor, targets: Targets, horizo
     return mean
 
 
-def _logistic_loss(
-    layer: RecursiveLinear, inputs: Tensor, truth: bool, offset: float = 0.0, weight: float = 1.0
-) -> Tensor:
-    """Compute -log s(+-logit) and set the layer's curvature.
+def _logistic_loss(logits: Tensor, truths: Sequence[bool], weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Compute the weighted sum of -log s(+-logit), and of each logit (n,) the curvature.
 
     By softplus of the signed logit, not by s(logit) - truth: so mirrored samples give mirrored gradients to the last
     bit. Trends weigh 1 / horizon, because neighbouring ones overlap by all but one candle.
     """
-    logit = layer(inputs) + offset
-    probability = torch.sigmoid(logit.detach().abs())
-    layer.curvature = weight * probability * (1 - probability)
-    return weight * F.softplus(-logit if truth else logit)
-
-
-def _vector(value: float, device: torch.device) -> Tensor:
-    return torch.tensor([value], dtype=torch.float64, device=device)
+    signs, weight = logits.new_tensor(([-1.0 if truth else 1.0 for truth in truths], weights))
+    probability = torch.sigmoid(logits.detach().abs())
+    return torch.dot(weight, F.softplus(signs * logits)), weight * probability * (1 - probability)

@@ -56,8 +56,7 @@ class RecursiveLinear(nn.Module):
         if gradient is None or inputs is None:
             return
         reach = self.growth * torch.mv(self.precise, inputs)  # P x
-        spread = torch.dot(inputs, reach)
-        shrink = 1 + self.curvature * spread
+        shrink = 1 + self.curvature * torch.dot(inputs, reach)
         # The gradient is a multiple of x, so P g after the update is the same multiple of P x / shrink.
         multiple = torch.dot(gradient, inputs) / torch.dot(inputs, inputs).clamp(min=1e-300)
         self.weight.sub_(reach * (multiple / shrink))
@@ -65,3 +64,36 @@ class RecursiveLinear(nn.Module):
         # In two roundings, not fused: so the matrix stays symmetric to the last bit and a triangle of it can be saved.
         self.precise.sub_(torch.outer(change, change))
         self.growth.div_(self.forgetting)
+
+
+class RecursiveGains(RecursiveLinear):
+    """y = w x element by element: as many RecursiveLinear of one input side by side, each with its own ``growth``.
+
+    Where ``curvature`` (inputs,) is 0 nothing is learned.
+    """
+
+    def __init__(self, prior: Tensor, forgetting: float = 1.0) -> None:
+        super().__init__(prior, forgetting)
+        self.precise = prior.double().clone()
+        self.growth = torch.ones_like(self.precise)
+
+    def forward(self, inputs: Tensor, remember: bool = True) -> Tensor:
+        """Answer an output for each of ``inputs`` (inputs,) in float64."""
+        if remember:
+            self.inputs = inputs
+        return self.weight * inputs
+
+    @torch.no_grad()
+    def newton_step(self) -> None:
+        """Take the step of every element."""
+        gradient, inputs = self.weight.grad, self.inputs
+        self.inputs, self.weight.grad = None, None
+        if gradient is None or inputs is None:
+            return
+        learned = torch.as_tensor(self.curvature) > 0
+        reach = self.growth * self.precise * inputs
+        shrink = 1 + self.curvature * inputs * reach
+        multiple = gradient * inputs / (inputs * inputs).clamp(min=1e-300)
+        self.weight.sub_(reach * (multiple / shrink))
+        self.precise.sub_(self.curvature / shrink / self.growth * reach * reach)
+        self.growth.copy_(torch.where(learned, self.growth / self.forgetting, self.growth))

@@ -151,19 +151,20 @@ _COUNTERS = ("steps", "clipped", "nonfinite", "rollbacks", "_failures")
 def _packed(weights: Weights) -> dict[str, Tensor]:
     """Copy to the CPU, of each symmetric matrix the lower triangle."""
     return {
-        name: _triangle(value) if _symmetric(name) else value.detach().cpu().clone() for name, value in weights.items()
+        name: _triangle(value) if _symmetric(name, value) else value.detach().cpu().clone()
+        for name, value in weights.items()
     }
 
 
 def _unpacked(packed: Weights, like: Weights) -> dict[str, Tensor]:
     return {
-        name: _square(value, like[name]) if _symmetric(name) else value.to(like[name].device, copy=True)
+        name: _square(value, like[name]) if _symmetric(name, like[name]) else value.to(like[name].device, copy=True)
         for name, value in packed.items()
     }
 
 
-def _symmetric(name: str) -> bool:
-    return name.endswith("precise")
+def _symmetric(name: str, value: Tensor) -> bool:
+    return name.endswith("precise") and value.dim() == 2
 
 
 def _triangle(matrix: Tensor) -> Tensor:

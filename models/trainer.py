@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from models.config import Precision
 
@@ -54,12 +55,11 @@ class Trainer:
         A loss or gradient norm that is not finite leaves every weight and optimizer value untouched. Raises StalledStep
         where the gradient is exactly zero.
         """
-        self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             loss = loss_of()
         torch.autograd.backward(self.scaler.scale(loss))
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         value, norm_value = torch.stack((loss.detach().double(), norm.double())).tolist()  # the one synchronisation
         if not (math.isfinite(value) and math.isfinite(norm_value)):
             self._let_go()
@@ -67,9 +67,11 @@ class Trainer:
         if norm_value == 0.0:
             self._let_go()
             raise StalledStep("the gradient was exactly zero")
+        clipped = norm_value > self.clip_norm
+        if clipped:
+            clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         self.optimizer.step()
         self._let_go()
-        clipped = norm_value > self.clip_norm
         return TrainStep(value, norm_value, self.clip_norm if clipped else norm_value, clipped)
 
     def autocast(self) -> torch.autocast:
@@ -81,4 +83,5 @@ class Trainer:
     def _let_go(self) -> None:
         if self.scaler.is_enabled():
             self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None

@@ -182,8 +182,7 @@ def test_mirrored_candles_give_mirrored_probabilities_exactly() -> None:
     candles = stream(100)
     made = learner()
     live(made, candles)
-    for name in ("flat", "side", "move", "trend"):
-        torch.nn.init.ones_(getattr(made.network, f"trust_{name}").weight)  # let the branch speak
+    torch.nn.init.ones_(made.network.trust.weight)  # let the branch speak
     for count in range(2, 100, 11):
         said = made.stepper.opinions(*_end(made, candles[:count]))[0].network
         mirror = made.stepper.opinions(*_end(made, mirrored(candles[:count])))[0].network

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.skip import RecursiveLinear
+from models.skip import RecursiveGains, RecursiveLinear
 
 
 def taught(rows: torch.Tensor, values: torch.Tensor, prior: float, noise: float, **settings: float) -> RecursiveLinear:
@@ -70,3 +70,23 @@ def test_asking_without_remembering_does_not_disturb_a_waiting_step() -> None:
     layer(newest)
     layer(2 * newest, remember=False)
     assert layer.inputs is newest
+
+
+def test_gains_learn_as_that_many_layers_of_one_input_and_rest_where_nothing_was_asked() -> None:
+    torch.manual_seed(0)
+    gains = RecursiveGains(torch.tensor([0.25, 0.5, 2.0]), forgetting=0.99)
+    singles = [RecursiveLinear(prior[None], forgetting=0.99) for prior in (torch.tensor([0.25, 0.5, 2.0]))]
+    for step in range(30):
+        inputs, slopes = torch.randn(3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+        asked = torch.tensor([True, step % 2 == 0, step % 3 == 0])
+        (gains(inputs) * slopes * asked).sum().backward()  # type: ignore[no-untyped-call]
+        gains.curvature = 0.3 * asked.double()
+        gains.newton_step()
+        for single, each, slope, one in zip(singles, inputs, slopes, asked, strict=True):
+            if one:
+                (single(each[None]) * slope).backward()
+                single.curvature = 0.3
+                single.newton_step()
+    torch.testing.assert_close(gains.weight, torch.cat([single.weight for single in singles]))
+    torch.testing.assert_close(gains.precise, torch.cat([single.precise[0] for single in singles]))
+    torch.testing.assert_close(gains.growth, torch.stack([single.growth for single in singles]))
