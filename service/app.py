@@ -33,6 +33,7 @@ from service.broadcast import Broadcaster
 from service.clock import now_ms
 from service.feed.exchange import ExchangeFeed
 from service.feed.timing import FeedTiming
+from service.learner_child import LearnerChild
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import FeedUnreachable, LiveMarket, StoreUnavailable
@@ -65,8 +66,11 @@ DAY_MS = 86_400_000
 HANG_SECONDS = {"small": 5.0, "base": 15.0, "large": 120.0}
 
 
-async def serve(settings: Settings) -> None:
-    """Run the service until SIGTERM or Ctrl-C. Raises LivewickError with one clear line when it cannot go on."""
+async def serve(settings: Settings, children: list[LearnerChild]) -> None:
+    """Run the service until SIGTERM or Ctrl-C. Raises LivewickError with one clear line when it cannot go on.
+
+    ``children`` are learners' processes that were started already; those taken out are this function's.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -74,14 +78,15 @@ async def serve(settings: Settings) -> None:
         if not await done_before(stop, prepare_database(settings.database_url)):
             return
         async with open_database(settings.database_url) as database:
-            await Service(settings, database).run(sock, stop)
+            await Service(settings, database, children).run(sock, stop)
 
 
 class Service:
     """One process of Livewick: the API and a pipeline per symbol."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, children: list[LearnerChild]) -> None:
         self._settings = settings
+        self._children = children
         self._database = database
         self._store = SqlRecordStore(database)
         self._checkpoints = SqlCheckpointStore(database, settings.checkpoint_url or None)
@@ -233,7 +238,8 @@ class Service:
 
     def _pipeline(self, feed: ExchangeFeed) -> MarketPipeline:
         config = self._settings.learner(feed.market, feed.interval_ms, feed.tick, feed.state().simulated)
-        worker = LearnerWorker(config, limits=WorkerLimits(hang_seconds=HANG_SECONDS[config.model]))
+        limits = WorkerLimits(hang_seconds=HANG_SECONDS[config.model])
+        worker = LearnerWorker(config, limits, first=self._children.pop() if self._children else None)
         pretrained = read_pretrained(self._settings.pretrained)
         options = PipelineOptions(
             config=run_identity(config, self._settings.timeframe, pretrained),

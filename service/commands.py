@@ -24,13 +24,20 @@ MAX_STORED_CANDLES = 1_000_000
 
 def serve(options: argparse.Namespace, settings: Settings) -> None:
     signal.signal(signal.SIGTERM, _quit)  # until the service takes over: importing takes seconds
-    import uvloop
+    from service.learner_child import start_child
 
-    from service.app import serve as serve_app
-    from service.log import configure_logging
+    children = [start_child() for _ in settings.symbols]  # their imports take as long, side by side with ours
+    try:
+        import uvloop
 
-    configure_logging(settings.log_format, settings.log_level)
-    uvloop.run(serve_app(settings))
+        from service.app import serve as serve_app
+        from service.log import configure_logging
+
+        configure_logging(settings.log_format, settings.log_level)
+        uvloop.run(serve_app(settings, children))
+    finally:
+        for child in children:
+            child.discard()
 
 
 def migrate(options: argparse.Namespace, settings: Settings) -> None:

@@ -201,6 +201,8 @@ def main(fd: int) -> None:
     """Serve on the inherited socket ``fd``; Ctrl-C and SIGTERM, sent to the whole group, are the parent's."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    import models.learner  # noqa: F401 - takes seconds: now, before it is asked for
+
     with socket.socket(fileno=fd) as sock:
         try:
             serve(Connection(sock), LearnerServer())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +14,7 @@ import structlog
 from models.candle import Candle
 from models.config import LearnerConfig
 from models.records import PREVIEW_CANDLES, Learned, Prediction
+from service.learner_child import LearnerChild, start_child
 from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
 from service.ports import RETRY_SECONDS, CheckpointRefused, LearnerUnavailable, LivewickError
 
@@ -47,11 +45,15 @@ class LearnerWorker:
     than "try again".
     """
 
-    def __init__(self, config: LearnerConfig, limits: WorkerLimits | None = None) -> None:
+    def __init__(
+        self, config: LearnerConfig, limits: WorkerLimits | None = None, first: LearnerChild | None = None
+    ) -> None:
+        """``first`` is a child that was started while there was something else to do; it is ours from now on."""
         self._config = config
+        self._spare = first
         self._limits = limits or WorkerLimits()
         self.on_restart: Callable[[str], None] = lambda _reason: None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: LearnerChild | None = None
         self._replies: _Replies | None = None
         self._connected = asyncio.Event()
         self._ready = asyncio.Event()
@@ -76,7 +78,7 @@ class LearnerWorker:
     @property
     def pid(self) -> int | None:
         """The child's process id, None while there is none."""
-        return self._process.pid if self._process and self._process.returncode is None else None
+        return self._child.process.pid if self._child and self._child.alive else None
 
     async def run(self) -> None:
         """Keep the child running for ever. Raises LearnerKeepsDying."""
@@ -209,18 +211,10 @@ class LearnerWorker:
         return reply.value
 
     async def _spawn(self) -> _Replies:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-c", f"from service.learner_process import main; main({theirs.fileno()})"),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        ours.setblocking(False)
+        spare, self._spare = self._spare, None
+        self._child = spare or start_child()
         loop = asyncio.get_running_loop()
-        _, self._replies = await loop.create_connection(lambda: _Replies(self._disconnected), sock=ours)
+        _, self._replies = await loop.create_connection(lambda: _Replies(self._disconnected), sock=self._child.sock)
         self._connected.set()
         return self._replies
 
@@ -230,17 +224,16 @@ class LearnerWorker:
 
     def _kill(self) -> None:
         self._disconnected()
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._child is not None:
+            self._child.kill()
 
     async def _bury(self) -> None:
         """Reap the dead child and count it. Raises LearnerKeepsDying."""
         self._replies = None
         self._kill()
-        code = await self._process.wait() if self._process else None
+        reason = await self._child.gone() if self._child else "never started"
         self.restarts += 1
         self._deaths.append(time.monotonic())
-        reason = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         if self._loaded:
             self.on_restart(reason)
         log.warning("learner process ended and is started again", reason=reason, restarts=self.restarts)
@@ -252,8 +245,10 @@ class LearnerWorker:
         if self._replies is not None:
             self._replies.close()
         self._kill()
-        if self._process is not None:
-            await self._process.wait()
+        if self._child is not None:
+            await self._child.gone()
+        if self._spare is not None:
+            self._spare.discard()
 
 
 class _Replies(asyncio.Protocol):

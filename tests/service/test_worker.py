@@ -16,6 +16,7 @@ import torch
 
 from models.config import LearnerConfig
 from models.learner import Learner
+from service.learner_child import start_child
 from service.ports import CheckpointRefused, LearnerUnavailable
 from service.worker import LearnerKeepsDying, LearnerWorker, WorkerLimits
 from tests.builders import MARKET, make_candle
@@ -74,6 +75,30 @@ async def test_a_killed_child_comes_back_to_the_last_bit() -> None:
         await worker.load(data)
         await walk(worker, 4, 6)
         assert await worker.weights_hash() == in_this_process(10).weights_hash()
+
+
+async def test_a_child_started_beforehand_is_the_first_and_what_was_never_used_is_not_left_behind() -> None:
+    first, unused = start_child(), start_child()
+    worker = LearnerWorker(CONFIG, LIMITS, first)
+    task = asyncio.create_task(worker.run())
+    await worker.load(None)
+    assert worker.pid == first.process.pid
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    unused.discard()
+    assert not unused.alive
+
+
+async def test_a_child_that_died_before_it_was_used_costs_a_restart() -> None:
+    first = start_child()
+    first.kill()
+    worker = LearnerWorker(CONFIG, LIMITS, first)
+    task = asyncio.create_task(worker.run())
+    await worker.load(None)
+    await walk(worker, 0, 2)
+    assert worker.restarts == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_hanging_child_is_killed_and_the_same_call_then_works() -> None:
