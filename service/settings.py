@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from sqlalchemy.exc import ArgumentError
 
 from models.config import LearnerConfig
 from service.ports import ConfigurationError
+from service.strict_json import InvalidJSON, decode
 from service.timeframe import PATTERN, interval_ms_of
 
 PREFIX = "LIVEWICK_"
@@ -86,9 +86,9 @@ class Settings(BaseModel):
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value or "{}")
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is not a JSON object ({error.msg} at character {error.pos})") from None
+            return decode(value or "{}")
+        except InvalidJSON as error:
+            raise ValueError(f"is not a JSON object ({error})") from None
 
     @field_validator("log_level", mode="before")
     @classmethod

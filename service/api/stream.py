@@ -79,8 +79,9 @@ def parse_wanted(query: QueryParams, deps: ApiDeps) -> Wanted:
     names = None if kinds is None else frozenset(kinds.split(","))
     if names is not None and not names <= set(FRAME_KINDS):
         raise Problem(422, "Unknown kind", "kinds: a comma list of " + ", ".join(FRAME_KINDS) + " is needed.")
-    followed = None if market is None else frozenset({find_market(deps, market).market})
-    return Wanted(followed, names, _after(after))
+    if market is not None:
+        find_market(deps, market)
+    return Wanted(None if market is None else frozenset({market}), names, _after(after))
 
 
 def _after(text: str | None) -> int | None:

@@ -6,6 +6,7 @@ import httpx
 import pytest
 import structlog
 
+from service.api import history, score
 from tests.builders import START
 from tests.service.api.conftest import World
 
@@ -84,3 +85,27 @@ async def test_failures_67_a_bug_is_a_500_with_request_id_and_cors_headers_and_i
 async def test_every_answer_has_its_own_request_id(client: httpx.AsyncClient) -> None:
     ids = {(await client.get("/markets")).headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("/steps?cursor=x", "query.cursor: the `next` of the page before is needed"),
+        ("/series?fields=loss,prices", "query.fields: a comma list of: loss, accuracy,"),
+        ("/score?window=0", "query.window: a whole number from 1 to 14400, or `all`, is needed"),
+        ("/steps?limit=1e3", "query.limit: a whole number is needed"),
+        ("/score?live=1", "query.live: true or false is needed"),
+    ],
+)
+async def test_a_wrong_parameter_is_explained_in_words(client: httpx.AsyncClient, query: str, says: str) -> None:
+    answer = await client.get(query)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(says)
+
+
+def test_no_documented_pattern_is_left_to_pydantic_to_explain() -> None:
+    """Its message would quote the pattern: every parameter that has one has a sentence too."""
+    explained = {history.CURSOR, history.FIELDS, score.WINDOW}
+    calls = [call for path in World().app.openapi()["paths"].values() for call in path.values()]
+    schemas = [parameter["schema"] for call in calls for parameter in call.get("parameters", ())]
+    assert {schema["pattern"] for schema in schemas if "pattern" in schema} == explained

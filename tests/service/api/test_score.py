@@ -69,3 +69,12 @@ async def test_a_caller_who_leaves_does_not_take_the_answer_from_the_others(
     leaver.cancel()
     world.market.may_answer.set()
     assert (await stayer).status_code == 200
+
+
+async def test_after_a_rollback_the_score_is_asked_for_again(client: httpx.AsyncClient, world: World) -> None:
+    await client.get("/score")
+    await client.get("/score")
+    assert len(world.market.scored) == 1
+    await client.post("/model/rollback")
+    await client.get("/score")
+    assert len(world.market.scored) == 2

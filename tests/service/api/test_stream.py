@@ -7,11 +7,14 @@ import json
 from typing import Any
 
 import pytest
+import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from service.api import stream
 from tests.builders import MARKET
 from tests.service.api.conftest import World
+from tests.support.eventually import eventually
 
 
 async def read(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
@@ -88,14 +91,63 @@ async def test_kinds_and_market_choose_frames(address: str, world: World) -> Non
         ("after=99999999999999999", 422),
         ("market=binance:BTC/USDT", 404),
         ("market=%00", 404),
+        ("market=", 404),
+        ("kinds=", 422),
+        ("after=", 422),
+        (f"market={MARKET}&market={MARKET}", 422),
         ("token=1", 422),
     ],
 )
-async def test_a_wrong_query_is_refused_at_the_handshake(address: str, query: str, status: int) -> None:
+async def test_a_wrong_query_is_refused_at_the_handshake(
+    address: str, query: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    await refuses(address, f"/ws?{query}", status)
+    assert not caplog.records, "uvicorn has nothing to complain about"
+
+
+async def refuses(address: str, path: str, status: int) -> None:
+    """Connect in vain: the answer is a problem with the status, and has the headers of every answer."""
     with pytest.raises(websockets.InvalidStatus) as refused:
-        await connect(f"ws://{address}/ws?{query}")
-    assert refused.value.response.status_code == status
-    assert refused.value.response.headers["content-type"] == "application/problem+json"
+        await connect(f"ws://{address}{path}")
+    response = refused.value.response
+    body = json.loads(bytes(response.body))
+    assert (response.status_code, body["status"]) == (status, status)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["x-request-id"] == body["request_id"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_socket_to_nowhere_is_not_found(address: str) -> None:
+    await refuses(address, "/no-such-socket", 404)
+
+
+async def test_a_bug_before_the_handshake_is_a_problem_and_after_it_a_close(
+    address: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(world.broadcaster, "subscribe", broken)
+    with structlog.testing.capture_logs() as logs:
+        async with connect(f"ws://{address}/ws") as socket:
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await socket.recv()
+        monkeypatch.setattr(stream, "parse_wanted", broken)
+        await refuses(address, "/ws", 500)
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1011, "")
+    failed = [line for line in logs if line["log_level"] == "error"]
+    assert [line["event"] for line in failed] == ["websocket failed"] * 2
+
+
+async def test_the_request_id_of_a_socket_is_in_its_handshake_and_its_log_lines(address: str) -> None:
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        async with connect(f"ws://{address}/ws") as socket:
+            await read(socket, 1)
+            assert socket.response is not None
+            request_id = socket.response.headers["x-request-id"]
+        await eventually(lambda: any(line["event"] == "websocket ended" for line in logs))
+    assert [line["request_id"] for line in logs if line["event"] == "websocket ended"] == [request_id]
 
 
 async def test_shutdown_closes_with_1001(address: str, world: World) -> None:
