@@ -156,13 +156,7 @@ class Learner:
 
     def short_score(self) -> dict[str, Any]:
         """Give the rolling figures that go with every step."""
-        card = self.scores.card(300)
-        majority, model = card["baselines"]["majority"], card["model"]
-        own = {name: model[name] for name in ("accuracy", "balanced_accuracy", "log_loss", "interval_coverage")}
-        return {"window": 300, "candles": card["candles"], "verdict": card["verdict"]} | own | {
-            "majority_accuracy": majority["accuracy"], "majority_log_loss": majority["log_loss"],
-            "network_log_loss": card["members"]["network"]["log_loss"],
-        }  # fmt: skip
+        return self.scores.short(300)
 
     def describe(self) -> dict[str, Any]:
         """Say what the model is and how its training goes; JSON-ready."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,21 @@ from models.verdict import Wealth, accuracy_interval
 
 SCORE_WINDOW_MAX = 14_400
 BINS = 10
-_LABEL, _LIVE, _CONFIDENCE, _COVERED, _ERROR, _PERSISTENCE, _TREND = range(7)
-_LOSS = 7
+_LABEL, _LIVE, _CONFIDENCE, _COVERED, _ERROR, _PERSISTENCE, _DUE, _RIGHT = range(8)  # due, right: trends
+_LOSS = 8
 _CHOICE = _LOSS + len(FORECASTERS)
 _BRIER = _CHOICE + len(FORECASTERS)
 COLUMNS = _BRIER + len(FORECASTERS)
 
+_SUMS = ("labels", "hits", "sums", "bins")
+_PLACE = {name: number for number, name in enumerate(FORECASTERS)}
+_LABELS, _PLACES = np.eye(3), np.eye(BINS)
+HALF_LIFE = 3_600
+"""Candles after which one counts half in the fading score."""
+
 Rows = npt.NDArray[np.float32]
+ScoreWindow = int | Literal["fading"] | None
+"""The last so many candles, all the kept ones fading by HALF_LIFE, or None for the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class Scored:
         given = self.probabilities
         losses = -np.log(np.maximum(given[:, self.label], 1e-12))
         brier = (given**2).sum(axis=1) - 2 * given[:, self.label] + 1
-        trend = np.nan if self.trend is None else float(self.trend)
-        head = (self.label, self.live, given[0].max(), self.covered, self.error, self.persistence, trend)
+        due, right = self.trend is not None, bool(self.trend)
+        head = (self.label, self.live, given[0].max(), self.covered, self.error, self.persistence, due, right)
         return np.concatenate((head, losses, given.argmax(axis=1), brier)).astype(np.float32)
 
 
@@ -57,28 +65,31 @@ class Tally:
     """Sums over scored candles from which every measure follows."""
 
     def __init__(self) -> None:
-        self.candles = 0
+        self.candles = 0.0
         self.labels = np.zeros(3)
         self.hits = np.zeros((len(FORECASTERS), 3))  # by label
         self.sums = np.zeros(COLUMNS)
-        self.trends = np.zeros(2)  # came due, were right
         self.bins = np.zeros((BINS, 3))  # candles, confidence, hits
 
-    def add(self, rows: Rows) -> None:
-        """Add the rows (n, COLUMNS) of some candles."""
-        table = rows.astype(np.float64)
-        labels = table[:, _LABEL].astype(int)
-        hits = table[:, _CHOICE:_BRIER] == labels[:, None]
-        self.candles += len(table)
-        self.labels += np.bincount(labels, minlength=3)
-        for label in range(3):
-            self.hits[:, label] += hits[labels == label].sum(axis=0)
-        trends = table[:, _TREND]
-        known = ~np.isnan(trends)
-        self.trends += (known.sum(), trends[known].sum())
-        self.sums += np.where(np.isnan(table), 0, table).sum(axis=0)
-        place = np.minimum((table[:, _CONFIDENCE] * BINS).astype(int), BINS - 1)
-        np.add.at(self.bins, place, np.column_stack((np.ones(len(table)), table[:, _CONFIDENCE], hits[:, 0])))
+    @classmethod
+    def of(cls, rows: Rows, weights: Vector | None = None) -> Tally:
+        """Sum up the rows (n, COLUMNS) of some candles, each as often as its weight (n,) says, or once."""
+        tally, table = cls(), rows.astype(np.float64)
+        weights = np.ones(len(table)) if weights is None else weights
+        labels = _LABELS[table[:, _LABEL].astype(int)] * weights[:, None]
+        hits = (table[:, _CHOICE:_BRIER] == table[:, _LABEL, None]).astype(np.float64)
+        confidence = table[:, _CONFIDENCE]
+        places = np.minimum(confidence * BINS, BINS - 1).astype(int)
+        judged = np.stack((weights, weights * confidence, weights * hits[:, 0]), axis=1)
+        tally.candles, tally.labels, tally.hits = weights.sum(), labels.sum(axis=0), hits.T @ labels
+        tally.sums, tally.bins = weights @ table, _PLACES[places].T @ judged
+        return tally
+
+    def add(self, other: Tally) -> None:
+        """Add the sums over other candles."""
+        self.candles += other.candles
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def share(self, label: int) -> float | None:
         """Give the share of candles that went one way."""
@@ -90,36 +101,42 @@ class Tally:
         return {
             "accuracy": self._mean(self.hits[number].sum()),
             "balanced_accuracy": float((self.hits[number][seen] / self.labels[seen]).mean()) if seen.any() else None,
-            "log_loss": self._mean(self.sums[_LOSS + number]),
-            "brier": self._mean(self.sums[_BRIER + number]),
+            "log_loss": self.mean(_LOSS + number),
+            "brier": self.mean(_BRIER + number),
         }
 
     def model(self) -> dict[str, Any]:
         """Give every measure of what was published."""
         repeat = self._mean(self.hits[FORECASTERS.index("repeat")].sum())
         own = self.forecaster(0)
-        due, right = self.trends
+        due, right = self.sums[_DUE], self.sums[_RIGHT]
         return own | {
             "ece": self._ece(),
             "kappa_t": (own["accuracy"] - repeat) / (1 - repeat) if repeat is not None and repeat < 1 else None,
             "trend_accuracy": float(right / due) if due else None,
             "trend_candles": int(due),
-            "interval_coverage": self._mean(self.sums[_COVERED]),
-            "close_mae": self._mean(self.sums[_ERROR]),
+            "interval_coverage": self.mean(_COVERED),
+            "close_mae": self.mean(_ERROR),
         }
 
     def persistence(self) -> dict[str, Any]:
         """Give the measures of the last price; it names no probabilities, so it has no log loss."""
-        return {"accuracy": self.share(FLAT), "log_loss": None, "close_mae": self._mean(self.sums[_PERSISTENCE])}
+        return {"accuracy": self.share(FLAT), "log_loss": None, "close_mae": self.mean(_PERSISTENCE)}
 
     def state_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name) for name in ("labels", "hits", "sums", "trends", "bins")}
-        return {"candles": self.candles} | {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        arrays = {name: getattr(self, name) for name in _SUMS}
+        return {"candles": float(self.candles)} | {
+            name: torch.from_numpy(array.copy()) for name, array in arrays.items()
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.candles = state["candles"]
-        for name in ("labels", "hits", "sums", "trends", "bins"):
+        for name in _SUMS:
             setattr(self, name, state[name].numpy().copy())
+
+    def mean(self, column: int) -> float | None:
+        """Give the mean of a column."""
+        return self._mean(self.sums[column])
 
     def _mean(self, total: Any) -> float | None:
         return float(total / self.candles) if self.candles else None
@@ -141,7 +158,7 @@ class Score:
     @property
     def candles(self) -> int:
         """How many candles have been scored."""
-        return self.tallies[False].candles
+        return int(self.tallies[False].candles)
 
     def add(self, scored: Scored) -> None:
         """Take the next scored candle."""
@@ -149,35 +166,44 @@ class Score:
         if self.tallies[True].candles == 0:
             self.first_live = self.candles
         self._ring[self.candles % self.capacity] = row
+        tally, differences = Tally.of(row[None]), _differences(row[None])
         for live_only in (False, True) if scored.live else (False,):
-            self.tallies[live_only].add(row[None])
-            self.wealth[live_only].add(_differences(row[None]))
+            self.tallies[live_only].add(tally)
+            self.wealth[live_only].add(differences)
 
-    def card(self, window: int | None = None, live: bool = False) -> dict[str, Any]:
-        """Give the contract's Score over the last ``window`` candles, None for all, JSON-ready.
+    def card(self, window: ScoreWindow = None, live: bool = False) -> dict[str, Any]:
+        """Give the contract's Score over a window, JSON-ready.
 
-        Raises ValueError for a window outside 1..capacity.
+        Of a fading score accuracy interval and verdict are those of the candles that fade, each counted once: a test
+        that forgets would not stay valid. Raises ValueError for a window outside 1..capacity.
         """
         if window is None:
             return self._card("all", self.tallies[live], self.wealth[live], self.first_live if live else 0)
-        if not 1 <= window <= self.capacity:
-            raise ValueError(f"window was {window}, not within 1..{self.capacity}")
-        rows = self.rows()
-        if live:
-            rows = rows[rows[:, _LIVE] > 0]
-        rows = rows[-window:]
-        tally, wealth = Tally(), Wealth(len(BASELINES))
-        if len(rows):
-            tally.add(rows)
-            wealth.add(_differences(rows))
-        return self._card(window, tally, wealth, self.candles - len(rows))
+        rows = self._last(self.capacity if window == "fading" else window, live)
+        tally, start = Tally.of(rows), self.candles - len(rows)
+        card = self._card(window, tally, _wealth(rows), start)
+        if window == "fading" and len(rows):
+            ages = np.arange(len(rows) - 1, -1, -1)
+            card |= _measures(Tally.of(rows, 0.5 ** (ages / HALF_LIFE)))
+        return card
+
+    def short(self, window: int) -> dict[str, Any]:
+        """Give a few figures over the last ``window`` candles, cheap enough for every candle."""
+        rows = self._last(window, live=False)
+        tally = Tally.of(rows)
+        model, majority, network = (tally.forecaster(_PLACE[name]) for name in ("model", "majority", "network"))
+        return {
+            "window": window, "candles": len(rows), "verdict": _wealth(rows).verdict(self.candles - len(rows)),
+            "accuracy": model["accuracy"], "balanced_accuracy": model["balanced_accuracy"],
+            "log_loss": model["log_loss"], "interval_coverage": tally.mean(_COVERED),
+            "majority_accuracy": majority["accuracy"], "majority_log_loss": majority["log_loss"],
+            "network_log_loss": network["log_loss"],
+        }  # fmt: skip
 
     def rows(self) -> Rows:
         """Read the kept rows in order."""
-        if self.candles <= self.capacity:
-            return self._ring[: self.candles]
-        place = self.candles % self.capacity
-        return np.concatenate((self._ring[place:], self._ring[:place]))
+        kept = min(self.candles, self.capacity)
+        return self._ring[np.arange(self.candles - kept, self.candles) % self.capacity]
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -195,25 +221,40 @@ class Score:
         rows = state["rows"].numpy()
         self._ring[: len(rows)] = rows
 
+    def _last(self, window: int, live: bool) -> Rows:
+        if not 1 <= window <= self.capacity:
+            raise ValueError(f"window was {window}, not within 1..{self.capacity}")
+        if live:
+            rows = self.rows()
+            return rows[rows[:, _LIVE] > 0][-window:]
+        return self._ring[np.arange(max(self.candles - window, 0), self.candles) % self.capacity]
+
     def _card(self, window: int | str, tally: Tally, wealth: Wealth, start: int) -> dict[str, Any]:
-        model = tally.model()
-        scores = {name: tally.forecaster(number) for number, name in enumerate(FORECASTERS)}
-        baselines = {name: scores[name] for name in BASELINES} | {"persistence": tally.persistence()}
-        count = tally.candles
+        count = int(tally.candles)
         interval = accuracy_interval(tally.hits[0].sum(), count, start)
-        return {
-            "market": self.market,
-            "window": window,
-            "candles": count,
-            "moved": 1 - (tally.share(FLAT) or 0.0) if count else None,
-            "share": {name: tally.share(label) for label, name in enumerate(DIRECTIONS)},
-            "model": model,
-            "members": {name: scores[name] for name in ("skip", "network")},
-            "baselines": baselines,
-            "skill": {name: _skill(model["log_loss"], scores[name]["log_loss"]) for name in BASELINES},
+        return {"market": self.market, "window": window, "candles": count} | _measures(tally) | {
             "accuracy_interval": list(interval) if interval else None,
             "verdict": wealth.verdict(start),
-        }
+        }  # fmt: skip
+
+
+def _measures(tally: Tally) -> dict[str, Any]:
+    model = tally.model()
+    scores = {name: tally.forecaster(number) for number, name in enumerate(FORECASTERS)}
+    return {
+        "moved": 1 - (tally.share(FLAT) or 0.0) if tally.candles else None,
+        "share": {name: tally.share(label) for label, name in enumerate(DIRECTIONS)},
+        "model": model,
+        "members": {name: scores[name] for name in ("skip", "network")},
+        "baselines": {name: scores[name] for name in BASELINES} | {"persistence": tally.persistence()},
+        "skill": {name: _skill(model["log_loss"], scores[name]["log_loss"]) for name in BASELINES},
+    }
+
+
+def _wealth(rows: Rows) -> Wealth:
+    wealth = Wealth(len(BASELINES))
+    wealth.add(_differences(rows))
+    return wealth
 
 
 def _differences(rows: Rows) -> Vector:

@@ -53,11 +53,12 @@ class Wealth:
     def add(self, differences: Vector) -> None:
         """Take the loss differences (n, count), or (count,), of the next candles in order."""
         rows = np.clip(np.atleast_2d(differences), -CUT, CUT)
-        sums = self.sums + np.vstack((np.zeros(self.count), np.cumsum(rows, axis=0)))
-        squares = self.squares + np.vstack((np.zeros(self.count), np.cumsum(rows * rows, axis=0)))
+        sums = np.cumsum(np.vstack((self.sums, rows)), axis=0)
+        squares = np.cumsum(np.vstack((self.squares, rows * rows)), axis=0)
         bets = sums[:-1] / (squares[:-1] + _PRIOR_SQUARES)  # mean over mean square, of the past
-        self.gains = self.gains + np.log1p(np.clip(bets, 0, MAX_BET) * rows).sum(axis=0)
-        self.losses = self.losses + np.log1p(np.clip(-bets, 0, MAX_BET) * -rows).sum(axis=0)
+        growth = np.log1p(np.minimum(np.maximum(bets, -MAX_BET), MAX_BET) * rows)
+        self.gains = self.gains + (growth * (bets > 0)).sum(axis=0)
+        self.losses = self.losses + (growth * (bets < 0)).sum(axis=0)
         self.sums, self.squares = sums[-1], squares[-1]
         self.candles += len(rows)
 
