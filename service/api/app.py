@@ -37,7 +37,6 @@ def create_api(deps: ApiDeps) -> FastAPI:
     )
     app.state.deps = deps
     app.state.sockets = SocketLimit(deps.options.sockets, deps.options.sockets_per_client)
-    app.state.metrics = metrics.Metrics(deps, app.state.sockets)
     app.state.tickets = Tickets(time.monotonic)
     app.state.predictions = predict.PredictionCache()
     app.state.scores = score.ScoreCache()
@@ -45,6 +44,7 @@ def create_api(deps: ApiDeps) -> FastAPI:
     app.state.previews = defaultdict(
         lambda: limits.Places(deps.options.previews_at_once, deps.options.previews_waiting)
     )
+    app.state.metrics = metrics.Metrics(deps, app.state.sockets, app.state.previews)
     for module in (predict, history, score, operate, health, metrics, tickets):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(stream.router)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from models.records import Step
 from service.api.deps import ApiDeps
-from service.api.limits import SocketLimit
+from service.api.limits import Places, SocketLimit
 from service.api.schemas import problems
 from service.broadcast import FrameKind
 from service.ports import LiveMarket
@@ -38,13 +38,17 @@ PHASES = ("starting", "warming_up", "live", "stale", "stopped")
 class Metrics:
     """The counters of one API. Labels come from routes, settings and fixed words only, never from what a user sends."""
 
-    def __init__(self, deps: ApiDeps, sockets: SocketLimit) -> None:
+    def __init__(self, deps: ApiDeps, sockets: SocketLimit, previews: Mapping[str, Places]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # Half of all series otherwise, and nobody asks for them.
         self.registry = CollectorRegistry()
         self._http(self.registry)
         self._frames(self.registry)
         self._training(self.registry)
         Gauge("livewick_ws_clients", "Open WebSockets.", registry=self.registry).set_function(lambda: sockets.open)
+        waiting = Gauge(
+            "livewick_previews", "POST /predict with the learner or waiting for it.", registry=self.registry
+        )
+        waiting.set_function(lambda: sum(places.taken for places in previews.values()))
         ProcessCollector(registry=self.registry)
         self.registry.register(MarketCollector(deps))
         deps.broadcaster.observe(self.published)

@@ -17,6 +17,7 @@ import torch
 from models.config import LearnerConfig
 from models.learner import Learner
 from service.learner_child import start_child
+from service.learner_process import LearnerServer, Reply, Request, at_once, serve
 from service.ports import CheckpointRefused, LearnerUnavailable
 from service.worker import LearnerKeepsDying, LearnerWorker, WorkerLimits
 from tests.builders import MARKET, make_candle
@@ -145,6 +146,42 @@ async def test_previews_are_answered_while_learning_and_change_nothing() -> None
             # Batched with others the same sum is rounded differently.
             assert answer.p_up == pytest.approx(by_weights[answer.step], rel=1e-9)
         assert await worker.weights_hash() == in_this_process(6).weights_hash()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [([2], 1), ([2] * 20, 8), ([1500, 2], 1), ([700, 700, 700], 2), ([2000], 1), ([187] * 9, 8), ([188] * 9, 7)],
+)
+def test_a_batch_of_previews_costs_no_more_than_one_long_preview(sizes: list[int], count: int) -> None:
+    assert at_once(sizes) == count
+
+
+def test_a_live_request_waits_for_one_batch_of_previews_at_most() -> None:
+    window = tuple(make_candle(index) for index in range(3))
+    waiting = [Request(number, "preview", (window,)) for number in range(20)]
+    connection = Scripted([Request(100, "start", (CONFIG, None)), *waiting], live=Request(101, "describe", ()))
+    serve(connection, LearnerServer())  # type: ignore[arg-type]
+    assert connection.sent == [100, *range(8), 101, *range(8, 20)]
+
+
+class Scripted:
+    """The child's end of the socket pair: requests that are all there, and a ``live`` one that comes with an answer."""
+
+    def __init__(self, requests: list[Request], live: Request) -> None:
+        self._requests = requests
+        self._live = [live]
+        self.sent: list[int] = []
+
+    def waiting(self) -> bool:
+        return bool(self._requests)
+
+    def receive(self) -> Request | None:
+        return self._requests.pop(0) if self._requests else None
+
+    def send(self, reply: Reply) -> None:
+        self.sent.append(reply.id)
+        if reply.id == 0:
+            self._requests += self._live
 
 
 async def test_a_foreign_checkpoint_is_refused_and_the_child_lives() -> None:

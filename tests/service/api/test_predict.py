@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import httpx
 import orjson
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from models.candle import Candle
+from models.config import LearnerConfig
+from models.learner import Learner
+from models.records import Prediction
 from service.ports import LearnerUnavailable
-from tests.builders import MARKET, START, make_prediction
+from tests.builders import MARKET, START, make_candle, make_prediction
 from tests.service.api.conftest import World
+from tests.support.fake_market import FakeMarket
 
 
 def rows(count: int = 3) -> list[list[Any]]:
@@ -108,3 +119,66 @@ async def test_an_unknown_market_is_not_found(client: httpx.AsyncClient) -> None
 async def test_without_a_market_yet_it_says_starting(client: httpx.AsyncClient, world: World) -> None:
     world.markets.clear()
     assert (await client.get("/predict")).status_code == 503
+
+
+# --- absurd magnitudes, to the real learner -------------------------------------------------------------------------
+
+ABSURD = st.sampled_from(
+    [5e-324, 1e-320, 2.3e-308, 1e-200, 1e-15, 1.0, 250, 1e15, 1e155, 1e300, 1.7976931348623157e308]
+)
+VOLUMES = st.one_of(st.just(0), ABSURD)
+
+
+@st.composite
+def absurd_rows(draw: st.DrawFn) -> list[list[Any]]:
+    values = st.sampled_from(draw(st.lists(ABSURD, min_size=1, max_size=4)))
+    last = draw(st.sampled_from([1, START, 2**53 - 1]))
+    count = draw(st.integers(2, 30)) if last > 1 else 2
+    made = []
+    for index in range(count):
+        low, first, second, high = sorted(draw(st.tuples(values, values, values, values)))
+        prices = draw(st.sampled_from([(first, high, low, second), (second, high, low, first)]))
+        made.append([last - 1000 * (count - 1 - index) if last > 1 else last + 1000 * index, *prices, draw(VOLUMES)])
+    return made
+
+
+class LearnedMarket(FakeMarket):
+    """Previews come from a real learner that has seen ordinary candles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learner = Learner(LearnerConfig(market=self.market, tick=0.01))
+        torch.set_num_threads(1)
+        for index in range(40):
+            candle = make_candle(index)
+            self.learner.predict(candle, 0)
+            self.learner.learn(candle)
+
+    async def preview(self, candles: Sequence[Candle]) -> Prediction:
+        return self.learner.preview(candles, START)
+
+
+@pytest.fixture(scope="module")
+def learned() -> LearnedMarket:
+    return LearnedMarket()
+
+
+def test_absurd_magnitudes_get_a_finite_answer_or_422(learned: LearnedMarket) -> None:
+    world = World(market=learned)
+
+    @settings(max_examples=150, deadline=None, database=None)
+    @given(absurd_rows())
+    def ask(candles: list[list[Any]]) -> None:
+        answer = asyncio.run(post(world, candles))
+        assert answer.status_code == 200
+        said = answer.json()
+        assert all(isfinite(said[name]) for name in ("p_down", "p_flat", "p_up", "close"))
+        assert said["p_down"] + said["p_flat"] + said["p_up"] == pytest.approx(1)
+        assert 0 <= said["close_low"] <= said["close"] <= said["close_high"]
+
+    ask()
+
+
+async def post(world: World, candles: list[list[Any]]) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(world.app), base_url="http://test") as client:
+        return await client.post("/predict", json={"candles": candles})
