@@ -14,15 +14,17 @@ class AsgiSocket:
     ``room`` is how many frames the client's buffers hold: a server that sends more waits until some are taken.
     """
 
-    def __init__(self, app: Any, query: str = "", headers: dict[str, str] | None = None, room: int = 4) -> None:
+    def __init__(
+        self, app: Any, query: str = "", headers: dict[str, str] | None = None, room: int = 4, path: str = "/ws"
+    ) -> None:
         self._app = app
         self._scope: dict[str, Any] = {
             "type": "websocket",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
             "scheme": "ws",
-            "path": "/ws",
-            "raw_path": b"/ws",
+            "path": path,
+            "raw_path": path.encode(),
             "root_path": "",
             "query_string": query.encode(),
             "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in (headers or {}).items()],

@@ -21,8 +21,35 @@ from service.broadcast import Broadcaster
 from tests.builders import MARKET, START
 from tests.fakes import InMemoryStore
 from tests.service.api.conftest import KEY, World, serving
+from tests.support.asgi_socket import AsgiSocket
 
 PUBLIC = {"/", "/health/live", "/docs", "/docs/start.js", "/openapi.json", "/favicon.ico"}
+OPEN, KEY_NEEDED = "open", "key needed"
+ANSWERS: dict[tuple[str, str], str] = {
+    **{("GET", path): OPEN for path in PUBLIC},
+    ("HEAD", "/"): OPEN,
+    ("HEAD", "/health/live"): OPEN,
+    ("HEAD", "/openapi.json"): OPEN,
+    ("GET", "/predict"): KEY_NEEDED,
+    ("POST", "/predict"): KEY_NEEDED,
+    ("GET", "/candles"): KEY_NEEDED,
+    ("GET", "/predictions"): KEY_NEEDED,
+    ("GET", "/steps"): KEY_NEEDED,
+    ("GET", "/events"): KEY_NEEDED,
+    ("GET", "/series"): KEY_NEEDED,
+    ("GET", "/score"): KEY_NEEDED,
+    ("GET", "/markets"): KEY_NEEDED,
+    ("GET", "/model"): KEY_NEEDED,
+    ("POST", "/model/pause"): KEY_NEEDED,
+    ("POST", "/model/resume"): KEY_NEEDED,
+    ("POST", "/model/checkpoint"): KEY_NEEDED,
+    ("POST", "/model/rollback"): KEY_NEEDED,
+    ("POST", "/ws-ticket"): KEY_NEEDED,
+    ("GET", "/health/ready"): KEY_NEEDED,
+    ("GET", "/metrics"): KEY_NEEDED,
+}
+"""What every HTTP route must ask for: a route that is added without a line here fails the test below."""
+SOCKETS = {"/ws"}
 BAD_KEYS: dict[str, dict[str, str | bytes]] = {
     "no key": {},
     "a wrong key": {"X-API-Key": "wrong"},
@@ -37,6 +64,13 @@ BAD_KEYS: dict[str, dict[str, str | bytes]] = {
     "a NUL": {"X-API-Key": b"a\x00b"},
     "a cookie": {"Cookie": f"key={KEY}"},
 }
+GOOD_KEYS: dict[str, dict[str, str | bytes]] = {
+    "a bearer": {"Authorization": f"Bearer {KEY}"},
+    "a bearer in small letters": {"authorization": f"bearer {KEY}"},
+    "a header": {"X-API-Key": KEY},
+    "another of the keys": {"X-API-Key": "another-key"},
+}
+TICKETS = ("fresh", "used", "expired", "unknown")
 
 
 @pytest.fixture
@@ -50,25 +84,74 @@ def routes(world: World) -> list[tuple[str, str]]:
     return sorted({(method, route.path) for route in found for method in route.methods or ()})
 
 
-def test_the_route_table_is_the_documented_one_and_the_public_paths(keyed: World) -> None:
+def test_every_route_has_a_line_in_the_matrix_and_is_documented_or_public(keyed: World) -> None:
+    assert set(routes(keyed)) == set(ANSWERS)
+    assert set(websocket_paths(keyed)) == SOCKETS
     documented = {(m.upper(), path) for path, calls in keyed.app.openapi()["paths"].items() for m in calls}
-    assert documented
-    assert {(m, path) for m, path in routes(keyed) if m != "HEAD"} == documented | {("GET", path) for path in PUBLIC}
+    assert {(m, path) for m, path in ANSWERS if m != "HEAD"} == documented | {("GET", path) for path in PUBLIC}
 
 
-@pytest.mark.parametrize("kind", BAD_KEYS)
-async def test_without_a_right_key_every_route_but_the_public_ones_answers_401(
-    client: httpx.AsyncClient, keyed: World, kind: str
+@pytest.mark.parametrize("route", ANSWERS, ids=" ".join)
+async def test_every_route_answers_every_caller_as_the_matrix_says(
+    client: httpx.AsyncClient, keyed: World, route: tuple[str, str]
 ) -> None:
-    headers = BAD_KEYS[kind]
-    for method, path in routes(keyed):
-        answer = await client.request(method, path, headers=headers)  # type: ignore[arg-type]
-        if path in PUBLIC:
-            assert answer.status_code in (200, 204, 404), path
-        else:
-            assert answer.status_code == 401, path
+    tickets = keyed.app.state.tickets
+    used = tickets.issue()
+    assert tickets.redeem(used)
+    refused: dict[str, Any] = dict(BAD_KEYS)
+    for name, ticket in (("a fresh ticket", tickets.issue()), ("a used ticket", used)):
+        refused |= {name: {"X-API-Key": ticket}, f"{name} as a bearer": {"Authorization": f"Bearer {ticket}"}}
+    for kind, headers in refused.items():
+        answer = await client.request(*route, headers=headers)
+        assert (answer.status_code == 401) == (ANSWERS[route] == KEY_NEEDED), kind
+        if answer.status_code == 401:
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert answer.headers["content-type"] == "application/problem+json"
+        else:
+            assert answer.status_code in (200, 204), kind
+    for kind, good in GOOD_KEYS.items():
+        answer = await client.request(*route, headers=good)  # type: ignore[arg-type]
+        expected = {("POST", "/predict"): 422, ("POST", "/model/rollback"): 409}.get(route, 200)
+        assert answer.status_code == expected, kind
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+async def test_every_socket_answers_every_caller_as_the_matrix_says(keyed: World, path: str) -> None:
+    now = 0.0
+    keyed.app.state.tickets = tickets = Tickets(lambda: now)
+    expired = tickets.issue()
+    now = float(TICKET_SECONDS)
+    used = tickets.issue()
+    assert tickets.redeem(used)
+    first_frames = {"fresh": tickets.issue(), "used": used, "expired": expired, "unknown": "no-ticket"}
+    assert set(first_frames) == set(TICKETS)
+    for kind, headers in BAD_KEYS.items():
+        socket = await opened(keyed, path, headers)
+        if any(name.lower() in ("x-api-key", "authorization") for name in headers) and kind != "another scheme":
+            assert socket.status == 401, kind
+        else:
+            assert (socket.status, socket.frames(), socket.close_code) == (None, [], None), kind
+            await socket.send('{"type":"ping"}')
+            assert socket.close_code == 1008, kind
+    for kind, headers in GOOD_KEYS.items():
+        socket = await opened(keyed, path, headers)
+        assert [frame["type"] for frame in socket.frames()] == ["hello"], kind
+        await socket.leave()
+    for kind, ticket in first_frames.items():
+        socket = await opened(keyed, path, {})
+        await socket.send(auth(ticket))
+        if kind == "fresh":
+            assert [frame["type"] for frame in socket.frames()] == ["hello"]
+            await socket.leave()
+        else:
+            assert (socket.frames(), socket.close_code) == ([], 1008), kind
+
+
+async def opened(world: World, path: str, headers: dict[str, str | bytes]) -> AsgiSocket:
+    texts = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in headers.items()}
+    socket = AsgiSocket(world.app, headers=texts, path=path)
+    await socket.open()
+    return socket
 
 
 async def test_unknown_paths_are_not_told_from_known_ones_without_a_key(
@@ -77,21 +160,6 @@ async def test_unknown_paths_are_not_told_from_known_ones_without_a_key(
     assert keyed.options.api_keys
     assert (await client.get("/no-such-path")).status_code == 401
     assert (await client.get("/no-such-path", headers={"X-API-Key": KEY})).status_code == 404
-
-
-@pytest.mark.parametrize(
-    "headers", [{"Authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"X-API-Key": KEY}]
-)
-async def test_with_a_right_key_no_route_answers_401(
-    client: httpx.AsyncClient, keyed: World, headers: dict[str, str]
-) -> None:
-    for method, path in routes(keyed):
-        assert (await client.request(method, path, headers=headers)).status_code not in (401, 403), path
-
-
-async def test_any_of_several_keys_opens(client: httpx.AsyncClient, keyed: World) -> None:
-    assert len(keyed.options.api_keys) == 2
-    assert (await client.get("/markets", headers={"X-API-Key": "another-key"})).status_code == 200
 
 
 def test_open_paths_are_those_of_the_contract() -> None:
