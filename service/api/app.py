@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -14,20 +13,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.api import health, history, limits, metrics, operate, predict, score, stream, tickets
 from service.api.deps import ApiDeps, refuse_unknown_parameters
-from service.api.guard import OPEN_PATHS, Guard
+from service.api.document import DESCRIPTION, complete_document
+from service.api.guard import Guard
 from service.api.limits import SocketLimit
 from service.api.observe import Observe
 from service.api.page import mount_page
 from service.api.problem import install_handlers, nothing_here
-from service.api.schemas import ProblemOut
 from service.api.security import Tickets
-
-DESCRIPTION = """\
-Watches a live market, predicts the next candle, learns from each candle as it closes.
-
-Times are UTC milliseconds. Errors are `application/problem+json` (RFC 9457). An unknown or repeated query parameter is
-refused. Frames as they happen: the WebSocket `/ws?market=&kinds=prediction,step,event&after=SEQ`.
-"""
 
 
 def create_api(deps: ApiDeps) -> FastAPI:
@@ -54,7 +46,7 @@ def create_api(deps: ApiDeps) -> FastAPI:
     app.state.metrics.expect_routes(app.state.methods)
     install_handlers(app)
     _add_middleware(app, deps)
-    _document(app, deps)
+    complete_document(app, keyed=bool(deps.options.api_keys))
     return app
 
 
@@ -90,49 +82,3 @@ def _add_middleware(app: FastAPI, deps: ApiDeps) -> None:
         )
     if options.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(options.trusted_proxies))
-
-
-def _document(app: FastAPI, deps: ApiDeps) -> None:
-    """Complete the OpenAPI document: the problem schema, and the keys where there are any."""
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = make()
-            schemas = document["components"]["schemas"]
-            schemas["ProblemOut"] = ProblemOut.model_json_schema(ref_template="#/components/schemas/{model}")
-            _summarize(document)
-            _drop_null_parameters(document)
-            if deps.options.api_keys:
-                _require_keys(document)
-        return app.openapi_schema or make()
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _summarize(document: dict[str, Any]) -> None:
-    """Call an operation by its first sentence, not by the name of its function."""
-    for calls in document["paths"].values():
-        for call in calls.values():
-            call["summary"] = call["description"].partition(".")[0]
-
-
-def _drop_null_parameters(document: dict[str, Any]) -> None:
-    """A query parameter may be left out, but there is no way to write null in one."""
-    for calls in document["paths"].values():
-        for call in calls.values():
-            for parameter in call.get("parameters", ()):
-                kept = [schema for schema in parameter["schema"].pop("anyOf", ()) if schema != {"type": "null"}]
-                parameter["schema"].update(kept[0] if kept else {})
-
-
-def _require_keys(document: dict[str, Any]) -> None:
-    document["components"]["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    }
-    document["security"] = [{"bearer": []}, {"key": []}]
-    for path, calls in document["paths"].items():
-        if path in OPEN_PATHS:
-            for call in calls.values():
-                call["security"] = []

@@ -17,7 +17,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from models.records import Step
 from service.api.deps import ApiDeps
@@ -176,7 +176,7 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-@router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(422)})
+@router.get("/metrics", response_class=PlainTextResponse, responses=problems(422))
 async def metrics(request: Request) -> Response:
     """Tell the metrics in Prometheus' text format."""
     kept: Metrics = request.app.state.metrics

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.problem import CONTENT_TYPE
 
 Direction = Literal["down", "flat", "up"]
 
@@ -21,7 +24,8 @@ class ProblemOut(Schema):
     type: str = Field(examples=["about:blank"])
     title: str = Field(examples=["Invalid request"])
     status: int = Field(examples=[422])
-    detail: str = Field(examples=["query.limit: a whole number from 1 to 10000 is needed"])
+    detail: str = Field(examples=["query.limit: a whole number is needed"])
+    request_id: str = Field("", description="Finds the log lines; also in the header X-Request-ID.")
 
 
 class CandleOut(Schema):
@@ -273,6 +277,7 @@ PROBLEMS = {
     413: "The body is larger than 1 MiB.",
     422: "The request is not valid; `detail` says what is wrong.",
     429: "Too many requests; `Retry-After` says when to come again.",
+    431: "The request's headers are too large.",
     500: "A bug; `request_id` finds it in the log.",
     503: "Not available now; `Retry-After` says when to come again.",
 }
@@ -280,8 +285,13 @@ PROBLEMS = {
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Document these error answers and those that any route can give."""
-    schema = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemOut"}}}
-    return {
-        status: {"description": PROBLEMS[status], "content": schema}
-        for status in sorted({*statuses, 400, 401, 403, 413, 429, 500})
-    }
+    return {status: _problem(status) for status in sorted({*statuses, 400, 401, 403, 413, 429, 431, 500})}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    example = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": PROBLEMS[status]}
+    schema = {"$ref": "#/components/schemas/ProblemOut"}
+    answer = {"description": PROBLEMS[status], "content": {CONTENT_TYPE: {"schema": schema, "example": example}}}
+    if status in (429, 503):
+        answer["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
+    return answer
