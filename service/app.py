@@ -32,6 +32,7 @@ from service.api.sockets import listen, server_config
 from service.broadcast import Broadcaster
 from service.clock import now_ms
 from service.feed.exchange import ExchangeFeed
+from service.feed.pace import Manners
 from service.feed.timing import FeedTiming
 from service.learner_child import LearnerChild
 from service.market import FollowedMarket
@@ -93,6 +94,7 @@ class Service:
         self._broadcaster = Broadcaster(first_seq=now_ms())
         self._markets: dict[str, LiveMarket] = {}
         self._pipelines: list[MarketPipeline] = []
+        self._manners = Manners(TIMING)
 
     async def run(self, sock: socket.socket, stop: asyncio.Event) -> None:
         """Serve and follow every symbol; if one task fails, all end and its error is raised."""
@@ -171,6 +173,7 @@ class Service:
                             timeframe=settings.timeframe,
                             ccxt_config=settings.ccxt,
                             timing=TIMING if settings.feed == "auto" else PATIENT_TIMING,
+                            manners=self._manners,
                         )
                     )
         except FeedUnreachable as error:

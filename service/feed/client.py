@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
 
 import ccxt.pro as ccxt_pro
 
+from service.feed.pace import Manners
+from service.feed.patience import first_answer
+from service.feed.sockets import listening
 from service.feed.timing import FeedTiming
 from service.feed.trouble import Trouble, read_trouble
 from service.ports import ConfigurationError
@@ -16,6 +19,8 @@ from service.ports import ConfigurationError
 # They have a candle for every interval, traded or not; elsewhere a quiet interval has none.
 DENSE_EXCHANGES = frozenset({"binance", "binanceus", "binanceusdm", "binancecoinm"})
 OnRow = Callable[[object, bool], None]
+T = TypeVar("T")
+_ASK_TIMES = 3
 _KEEP_ALIVE_MS = 5_000
 _STREAM = "multipleOHLCV"
 
@@ -33,7 +38,7 @@ class ExchangeClient:
 
     Every row that the socket brings is given to ``on_row(row, closed)`` as it arrives; rows are fresh lists, never
     changed afterwards. ``on_malformed`` is told of frames that make no sense. ``flagged`` and ``dense`` as in
-    AssemblerRules.
+    AssemblerRules. ``late``: a REST question has gone without an answer for longer than usual.
     """
 
     built = False
@@ -54,6 +59,7 @@ class ExchangeClient:
         on_malformed: Callable[[], None],
     ) -> None:
         base = _exchange_class(exchange)
+        self.late = False
         self.dense = exchange in DENSE_EXCHANGES
         self.flagged = issubclass(base, ccxt_pro.binance)
         self._exchange = exchange
@@ -66,34 +72,58 @@ class ExchangeClient:
         # Late sockets being closed; each is out again within close_socket_seconds.
         self._closing: set[asyncio.Task[None]] = set()
         try:
-            self.api: Any = _listening(base, self)(base.deep_extend(self._defaults(), config))
+            self.api: Any = listening(base, self)(base.deep_extend(self._defaults(), config))
         except Exception as error:  # ccxt's constructor meets whatever the user wrote
             raise ConfigurationError(f"ccxt does not take the given configuration: {error}") from error
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 
-    async def load_markets(self) -> None:
+    async def load_markets(self, manners: Manners) -> None:
+        """Read the list of markets, or take it from another client that did."""
+        async with manners.listing:
+            if manners.listed is None:
+                await self._read_markets()
+                manners.listed = self.api
+            else:
+                self.api.set_markets_from_exchange(manners.listed)
+
+    async def _read_markets(self) -> None:
         patience_ms, self.api.timeout = self.api.timeout, max(self.api.timeout, self._timing.connect_seconds * 1_000)
         try:
             # Thousands of markets are megabytes, which may take longer than any other answer.
             with self._telling_trouble():
-                await self.api.load_markets()
+                # Again from the start each time: ccxt keeps an answer that held no markets.
+                await self.api.load_markets(True)
         finally:
             self.api.timeout = patience_ms
+        if not self.api.markets:
+            raise CallFailed(Trouble("the exchange lists no markets"))
 
     async def time_ms(self) -> int | None:
         """Return the exchange's clock, None where it does not show one."""
         if not self.api.has.get("fetchTime"):
             return None
-        with self._telling_trouble():
-            told = await self.api.fetch_time()
+        told = await self._ask(self.api.fetch_time)
         return told if type(told) is int else None
 
     async def candles(self, since: int | None, limit: int) -> list[list[Any]]:
         """Return rows from ``since`` on, ascending, the open candle last; nothing in them is checked."""
+        return await self._ask(lambda: self._fetch_rows(since, limit))
+
+    async def _fetch_rows(self, since: int | None, limit: int) -> list[list[Any]]:
+        return [list(row) for row in await self.api.fetch_ohlcv(self._symbol, self._timeframe, since, limit)]
+
+    async def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask REST; raises CallFailed."""
         with self._telling_trouble():
-            rows = await self.api.fetch_ohlcv(self._symbol, self._timeframe, since, limit)
-            return [list(row) for row in rows]
+            answer = await first_answer(call, self._timing.request_seconds, _ASK_TIMES, self._note_late)
+        self.late = False
+        return answer
+
+    def _note_late(self) -> None:
+        self.late = True
+        # ccxt's throttle reads the wall clock: set back, that would let nothing pass for as long.
+        self.api.init_throttler()
 
     def row_limit(self) -> int:
         """Return how many candles one REST answer can hold."""
@@ -180,23 +210,16 @@ class ExchangeClient:
         closing.add_done_callback(self._closing.discard)
         return True
 
-    def guard(self, handle: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Keep a frame that ccxt cannot read from ending its receive loop, which would go unnoticed for minutes."""
-
-        def handle_message(message: Any) -> None:
-            try:
-                handle(message)
-            except Exception:  # any class at all: what ccxt's parsers raise on garbage is not specified
-                self._on_malformed()
-
-        return handle_message
+    def malformed(self) -> None:
+        """Take note of a frame that ccxt cannot read."""
+        self._on_malformed()
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _defaults(self) -> dict[str, Any]:
         request_ms = int(self._timing.request_seconds * 1_000)
         defaults: dict[str, Any] = {
-            "timeout": request_ms,
+            "timeout": request_ms * _ASK_TIMES,
             "streaming": {"keepAlive": _KEEP_ALIVE_MS, "connectionTimeout": max(1_000, request_ms)},
         }
         if self.flagged:
@@ -212,15 +235,13 @@ class ExchangeClient:
         try:
             yield
         except Exception as error:  # only ccxt's code runs inside
-            headers = self._handshake_headers() if of_socket else self.api.last_response_headers
+            headers = _handshake_headers(error) if of_socket else self.api.last_response_headers
             raise CallFailed(read_trouble(error, headers)) from error
 
-    def _handshake_headers(self) -> dict[str, str]:
-        """Say how long a refused handshake asked us to wait: ccxt keeps no more than its own next dial's time."""
-        dials = getattr(self.api, "ws_dial_backoff", None) or {}
-        until_ms = max((dial["until"] for dial in dials.values()), default=0)
-        wait_seconds = (until_ms - self.api.milliseconds()) / 1_000
-        return {"Retry-After": f"{wait_seconds:.1f}"} if wait_seconds > 1 else {}
+
+def _handshake_headers(error: Exception) -> Mapping[str, str] | None:
+    """Return the headers of a refused handshake: ccxt wraps aiohttp's error of it."""
+    return getattr(error.args[0], "headers", None) if error.args else None
 
 
 def _exchange_class(exchange: str) -> Any:
@@ -229,26 +250,3 @@ def _exchange_class(exchange: str) -> Any:
             f"unknown exchange {exchange!r}; ccxt knows {len(ccxt_pro.exchanges)} with a live feed"
         )
     return getattr(ccxt_pro, exchange)
-
-
-def _listening(base: Any, listener: ExchangeClient) -> Any:
-    """Subclass ccxt's exchange so that ``listener`` is told of each candle frame and guards each socket."""
-
-    class Listening(base):  # type: ignore[misc]
-        def client(self, url: str) -> Any:
-            socket = super().client(url)
-            if "handle_message" not in vars(socket):
-                socket.handle_message = listener.guard(socket.handle_message)
-            return socket
-
-        def on_connected(self, client: Any, message: Any = None) -> None:
-            if not listener.refuse_late(client):
-                super().on_connected(client, message)
-
-        def handle_ohlcv(self, client: Any, message: Any) -> Any:
-            if listener.flagged:
-                listener.take_kline(message)
-            return super().handle_ohlcv(client, message)
-
-    Listening.__name__ = base.__name__
-    return Listening

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 _DENSE_SLACK_MS = 2_000
 _SPARSE_SLACK_MS = 30_000
@@ -28,21 +29,22 @@ class ExchangeClock:
 
 
 def judge_time(
-    server_ms: float | None, local_ms: float, newest_open: int | None, interval_ms: int, *, dense: bool
+    server_ms: float | None, ours_ms: Sequence[float], newest_open: int | None, interval_ms: int, *, dense: bool
 ) -> float:
     """Decide what time it is at the exchange from its own clock, ours, and its newest candle.
 
-    Any one of the three may be wrong: an exchange's clock can be off while its candles are right, ours can be off, and
-    a halted market has only old candles. The first clock that agrees with the newest candle wins, else the middle of
-    the three. ``dense``: the exchange has a candle for every interval, so the newest one is young.
+    Any of them may be wrong: an exchange's clock can be off while its candles are right, ours can be off or have been
+    set, and a halted market has only old candles. The first clock that agrees with the newest candle wins, else the
+    middle of the exchange's, the first of ours and the candle. ``dense``: the exchange has a candle for every
+    interval, so the newest one is young.
     """
+    clocks = [server_ms, *ours_ms] if server_ms is not None else list(ours_ms)
     if newest_open is None:
-        return server_ms if server_ms is not None else local_ms
-    clocks = [clock for clock in (server_ms, local_ms) if clock is not None]
+        return clocks[0]
     slack_ms = _DENSE_SLACK_MS if dense else _SPARSE_SLACK_MS
     for clock in clocks:
         if newest_open - slack_ms <= clock <= newest_open + interval_ms + slack_ms:
             return clock
     if server_ms is None:
-        return max(local_ms, float(newest_open))
-    return sorted((server_ms, local_ms, float(newest_open)))[1]
+        return max(ours_ms[0], float(newest_open))
+    return sorted((server_ms, ours_ms[0], float(newest_open)))[1]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from models.candle import Candle
@@ -15,7 +15,7 @@ from service.feed.client import CallFailed
 from service.feed.clock import ExchangeClock
 from service.feed.health import Health
 from service.feed.measure import set_clock
-from service.feed.pace import Backoff, DialBudget
+from service.feed.pace import Backoff, Manners
 from service.feed.reconciler import Reconciler
 from service.feed.rows import Grid
 from service.feed.timing import FeedTiming
@@ -61,6 +61,7 @@ class ExchangeFeed:
         timing: FeedTiming | None = None,
         seed: int | None = None,
         from_trades: bool = False,
+        manners: Manners | None = None,
     ) -> None:
         self.market = market or f"{exchange}:{symbol}"
         self.exchange = exchange
@@ -72,6 +73,7 @@ class ExchangeFeed:
         self.tick: float | None = None
         self.clock = ExchangeClock(self.timing.speed)
         self._jitter = random.Random(seed)
+        self._manners = manners or Manners(self.timing)
         self._grid = Grid(self.interval_ms)
         self._malformed = 0
         self._closed = False
@@ -96,11 +98,8 @@ class ExchangeFeed:
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.timeout(self.timing.connect_seconds):
-                await self._reach()
-        except TimeoutError:
-            await self._close_client()
-            raise FeedUnreachable(f"{self.exchange} did not answer within {self.timing.connect_seconds:g} s") from None
+            await self._reach(self._load_market)
+            await self._reach(self._set_clock)
         except BaseException:
             await self._close_client()
             raise
@@ -122,9 +121,9 @@ class ExchangeFeed:
         """
         assembler, first_gap = self._assemble(after, backfill, recent)
         timing, jitter = self.timing, self._jitter
-        reconciler = Reconciler(self._client, assembler, self.clock, timing, jitter, self._news.set)
+        reconciler = Reconciler(self._client, assembler, self.clock, timing, jitter, self._manners, self._news.set)
         watcher = Watcher(
-            self._client, assembler, reconciler, self.clock, timing, DialBudget(timing), Backoff(timing, jitter)
+            self._client, assembler, reconciler, self.clock, timing, self._manners.dials, Backoff(timing, jitter)
         )
         total = max(0, (self._grid.floor(self.clock.now_ms()) - assembler.next_open) // self.interval_ms)
         health = self._health = Health(assembler, reconciler, watcher, self.clock, timing, total)
@@ -152,20 +151,23 @@ class ExchangeFeed:
 
     # --- entering -----------------------------------------------------------------------------------------------------
 
-    async def _reach(self) -> None:
-        """Read the market's data and the clock, trying again after trouble that may pass."""
-        for attempt in range(1, _CONNECT_TRIES + 1):
-            try:
-                await self._client.load_markets()
-                self._check_market()
-                await self._set_clock()
-                return
-            except CallFailed as failure:
-                if failure.trouble.refused or attempt == _CONNECT_TRIES:
-                    raise FeedUnreachable(f"{self.exchange}: {failure.trouble.text}") from failure
-                await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+    async def _reach(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do one part of reaching the exchange, trying again after trouble that may pass."""
+        patience = self.timing.connect_seconds
+        try:
+            async with asyncio.timeout(patience):
+                for attempt in range(1, _CONNECT_TRIES + 1):
+                    try:
+                        return await part()
+                    except CallFailed as failure:
+                        if failure.trouble.refused or attempt == _CONNECT_TRIES:
+                            raise FeedUnreachable(f"{self.exchange}: {failure.trouble.text}") from failure
+                        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+        except TimeoutError:
+            raise FeedUnreachable(f"{self.exchange} did not answer within {patience:g} s") from None
 
-    def _check_market(self) -> None:
+    async def _load_market(self) -> None:
+        await self._client.load_markets(self._manners)
         api = self._client.api
         if self.symbol not in api.markets:
             close = difflib.get_close_matches(self.symbol.upper(), list(api.markets), n=3, cutoff=0.5)

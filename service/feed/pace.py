@@ -1,11 +1,13 @@
-"""When to try again: backoff with jitter, and a budget of dials."""
+"""When to try again: backoff with jitter, a budget of dials, and manners that all markets of an exchange share."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from service.feed.timing import FeedTiming
 from service.feed.trouble import Trouble
@@ -28,11 +30,11 @@ class Backoff:
         timing = self._timing
         if trouble.refused:
             return self._spread(timing.refused_seconds)
-        if trouble.retry_after_seconds is not None:
-            return (trouble.retry_after_seconds + self._jitter.uniform(0, 0.25)) / timing.speed
-        if trouble.limited:
+        if trouble.limited and trouble.retry_after_seconds is None:
             return self._spread(timing.limited_seconds * min(self.failures, 2))
-        return self._spread(min(timing.backoff_limit_seconds, timing.backoff_seconds * 2 ** min(self.failures - 1, 20)))
+        asked_for = (trouble.retry_after_seconds or 0.0) / timing.speed
+        doubled = min(timing.backoff_limit_seconds, timing.backoff_seconds * 2 ** min(self.failures - 1, 20))
+        return max(asked_for + self._jitter.uniform(0, 0.25) / timing.speed, self._spread(doubled))
 
     def _spread(self, seconds: float) -> float:
         return seconds * self._jitter.uniform(0.8, 1.2)
@@ -55,3 +57,25 @@ class DialBudget:
 
     def spend(self) -> None:
         self._dials.append(self._now())
+
+
+class Manners:
+    """What the feeds of one exchange share here, since it sees one address: dials, its wish for quiet, its markets.
+
+    ``listed`` is the ccxt exchange that has read the list of markets, None before; hold ``listing`` to change it.
+    """
+
+    def __init__(self, timing: FeedTiming, now: Callable[[], float] = time.monotonic) -> None:
+        self.dials = DialBudget(timing, now)
+        self.listed: Any = None
+        self.listing = asyncio.Lock()
+        self._now = now
+        self._quiet_until = float("-inf")
+
+    def keep_quiet(self, seconds: float) -> None:
+        """Let nobody ask for so long: the exchange limits our requests."""
+        self._quiet_until = max(self._quiet_until, self._now() + seconds)
+
+    def quiet_seconds(self) -> float:
+        """Return how long nobody may ask."""
+        return max(0.0, self._quiet_until - self._now())

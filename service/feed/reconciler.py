@@ -11,7 +11,7 @@ from service.feed.assembler import Assembler
 from service.feed.client import CallFailed, ExchangeClient
 from service.feed.clock import ExchangeClock
 from service.feed.measure import set_clock
-from service.feed.pace import Backoff
+from service.feed.pace import Backoff, Manners
 from service.feed.timing import FeedTiming
 from service.feed.trouble import Trouble
 
@@ -23,7 +23,7 @@ _SUSPECT_MS = 1_000
 # Between two questions about a candle that is overdue but not there yet.
 _OVERDUE_MS = 500
 _CONGESTED_SECONDS = 0.05
-_SPARE_ROWS = 5
+_SPARE_ROWS = 25
 
 
 class Reconciler:
@@ -40,9 +40,10 @@ class Reconciler:
         clock: ExchangeClock,
         timing: FeedTiming,
         jitter: random.Random,
+        manners: Manners,
         on_news: Callable[[], None],
     ) -> None:
-        self.trouble: Trouble | None = None
+        self._trouble: Trouble | None = None
         self.caught_up = False
         self.progressing = False
         self.newest: int | None = None
@@ -51,6 +52,7 @@ class Reconciler:
         self._clock = clock
         self._timing = timing
         self._backoff = Backoff(timing, jitter)
+        self._manners = manners
         self._on_news = on_news
         self._first = assembler.oldest
         self._limit = client.row_limit()
@@ -63,6 +65,10 @@ class Reconciler:
         self._read_at = now
         self._missing_since: tuple[int, float] | None = None
         self._wake = asyncio.Event()
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return Trouble("the exchange does not answer") if self._client.late else self._trouble
 
     def told(self, *, doubtful_clock: bool) -> None:
         """Look again: the socket brought something. ``doubtful_clock``: a row seemed to come from the future."""
@@ -92,7 +98,7 @@ class Reconciler:
     def _wait_ms(self) -> float:
         now = self._clock.elapsed_ms()
         due = min(self._reread_at, self._deep_at, self._clock_at, self._missing_at(now), self._overdue_at(now))
-        return max(due, self._not_before) - now
+        return max(max(due, self._not_before) - now, self._manners.quiet_seconds() * 1_000 * self._timing.speed)
 
     def _missing_at(self, now: float) -> float:
         """When to ask for a candle that must have closed, since a later one is known."""
@@ -132,17 +138,17 @@ class Reconciler:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        before = self._assembler.next_open
+        before, asked_at = self._assembler.next_open, self._clock.elapsed_ms()
         try:
             if self._clock.elapsed_ms() >= self._clock_at:
                 await self._set_clock()
             behind = await self._read()
         except CallFailed as failure:
-            self._failed(failure.trouble)
+            self._failed(failure.trouble, asked_at)
             return
         self.progressing = self._assembler.next_open > before
         if self.progressing or not self._assembler.missing:
-            self.trouble = None
+            self._trouble = None
             self._backoff.succeeded()
         self._not_before = now = self._clock.elapsed_ms()
         if not (self.progressing and behind):
@@ -181,11 +187,12 @@ class Reconciler:
             back = DEEP_REREAD_CANDLES
         elif now < self._reread_at:
             back = _OVERLAP_CANDLES
-        since = assembler.next_open - min(back, self._limit - 2 * _SPARE_ROWS) * interval
+        since = assembler.next_open - min(back, self._limit - _SPARE_ROWS) * interval
         if assembler.suspects:
             since = min(since, max(min(assembler.suspects), assembler.next_open - (self._limit - 10) * interval))
         since = max(since, self._first - interval)
-        wanted = (self._clock.now_ms() - since) / interval + _SPARE_ROWS
+        # Many to spare: an answer may begin earlier than asked, or say things twice.
+        wanted = 2 * (self._clock.now_ms() - since) / interval + _SPARE_ROWS
         return since, int(max(_SPARE_ROWS, min(self._limit, wanted)))
 
     async def _set_clock(self) -> None:
@@ -193,8 +200,13 @@ class Reconciler:
         self._clock_at = self._clock_asked_at + self._timing.clock_every_ms
         await set_clock(self._clock, self._client, self._assembler.grid.interval_ms)
 
-    def _failed(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def _failed(self, trouble: Trouble, asked_at: float) -> None:
+        self._trouble = trouble
         self.progressing = False
-        self._not_before = self._clock.elapsed_ms() + self._backoff.failed(trouble) * 1_000 * self._timing.speed
+        pause_seconds = self._backoff.failed(trouble)
+        if trouble.limited:
+            self._manners.keep_quiet(pause_seconds)
+        # Where no answer came for long, the waiting was the pause.
+        since = self._clock.elapsed_ms() if trouble.limited or trouble.refused else asked_at
+        self._not_before = since + pause_seconds * 1_000 * self._timing.speed
         self._on_news()

@@ -39,7 +39,7 @@ class FeedTiming:
     backoff_limit_seconds: float = 5.0
     refused_seconds: float = 10.0  # after HTTP 451 or 403: the exchange does not want us, asking faster is rude
     limited_seconds: float = 5.0  # after HTTP 429 or 418 that does not say how long to wait
-    dials_per_window: int = 60
+    dials_per_window: int = 30  # aiohttp dials once more by itself where a handshake is cut: 60 at the exchange
     dial_window_seconds: float = 300.0
     renew_seconds: float = 23 * 3_600.0  # the exchange cuts a socket after 24 h; a new one is opened before that
     renew_again_seconds: float = 600.0  # after a new one that did not work; the old one stays

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 _LOCATION = re.compile(r"\b451\b|restricted location", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"\b403\b")
 _LIMITED = re.compile(r"\b(418|429)\b")
+_LONGEST_SECONDS = 3 * 86_400  # Binance's longest ban
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,24 @@ def read_trouble(error: BaseException, headers: Mapping[str, str] | None = None)
 
 
 def _retry_after(headers: Mapping[str, str] | None) -> float | None:
-    for name, value in (headers or {}).items():
-        if name.lower() == "retry-after":
-            try:
-                return max(0.0, float(value))
-            except ValueError:
-                return None
-    return None
+    """Read ``Retry-After``, seconds or a date; the answer's own ``Date`` says when it was written."""
+    told = {name.lower(): value for name, value in (headers or {}).items()}
+    if "retry-after" not in told:
+        return None
+    try:
+        seconds = float(told["retry-after"])
+    except ValueError:
+        until, since = _date(told["retry-after"]), _date(told.get("date"))
+        seconds = (until - (since or datetime.now(UTC))).total_seconds() if until else math.nan
+    return min(max(0.0, seconds), _LONGEST_SECONDS) if math.isfinite(seconds) else None
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text or "")
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _short(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from service.feed.client import CallFailed, ExchangeClient
 from service.feed.clock import ExchangeClock
 from service.feed.measure import set_clock
+from service.feed.pace import Manners
 from service.feed.timing import FeedTiming
 from service.ports import ConfigurationError
 from service.simulator.faults import Fault
@@ -74,7 +76,7 @@ async def test_frames_of_other_symbols_are_not_told(exchange: SimulatedExchange)
     listener = Listener()
     client = make_client(exchange, listener)
     message = {"e": "kline", "k": {"s": "BTCUSDT", "i": "1s", "t": 1, "x": True}}
-    await client.load_markets()
+    await client.load_markets(Manners(FeedTiming()))
     client.take_kline(message)
     client.take_kline({"e": "kline", "k": {**message["k"], "s": "ETHUSDT", "i": "1m"}})  # type: ignore[dict-item]
     await client.close()
@@ -138,7 +140,7 @@ async def test_a_dial_under_way_when_the_sockets_are_dropped_is_closed_once_it_c
 ) -> None:
     sessions = exchange.sockets.sessions = Sessions()
     client = make_client(exchange, Listener())
-    await client.load_markets()
+    await client.load_markets(Manners(FeedTiming()))
     exchange.book.add(Fault("ws_hang", 0, int(exchange.since_start()) + 8_000))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
@@ -153,7 +155,7 @@ async def test_a_dial_under_way_when_the_sockets_are_dropped_is_closed_once_it_c
 
 async def test_a_refused_question_tells_how_long_to_wait(exchange: SimulatedExchange) -> None:
     client = make_client(exchange, Listener())
-    await client.load_markets()
+    await client.load_markets(Manners(FeedTiming()))
     exchange.book.add(Fault("rest_status", 0, FOR_EVER, {"status": 418, "retry_after": 9}))
     with pytest.raises(CallFailed) as caught:
         await client.candles(None, 2)
@@ -163,7 +165,7 @@ async def test_a_refused_question_tells_how_long_to_wait(exchange: SimulatedExch
 
 async def test_without_the_exchange_s_clock_its_candles_and_ours_tell_the_time(exchange: SimulatedExchange) -> None:
     client = make_client(exchange, Listener())
-    await client.load_markets()
+    await client.load_markets(Manners(FeedTiming()))
 
     async def fail() -> int:
         raise RuntimeError("404")
@@ -179,3 +181,56 @@ async def test_without_the_exchange_s_clock_its_candles_and_ours_tell_the_time(e
 def test_a_configuration_that_ccxt_cannot_take_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="ccxt does not take the given configuration"):
         ExchangeClient("binance", "ETH/USDT", "1s", {"options": 5}, FeedTiming(), Listener().row, Listener().senseless)
+
+
+async def test_a_list_without_markets_is_trouble_that_may_pass(
+    exchange: SimulatedExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, manners = make_client(exchange, Listener()), Manners(FeedTiming())
+    with monkeypatch.context() as changed:
+        changed.setattr(exchange.truth, "symbols", {})
+        with pytest.raises(CallFailed, match="lists no markets"):
+            await client.load_markets(manners)
+    await client.load_markets(manners)
+    assert "ETH/USDT" in client.api.markets
+    await client.close()
+
+
+async def test_clients_of_one_exchange_read_its_markets_once(exchange: SimulatedExchange) -> None:
+    manners = Manners(FeedTiming())
+    clients = [make_client(exchange, Listener()) for _ in range(3)]
+    await asyncio.gather(*(client.load_markets(manners) for client in clients))
+    assert exchange.requests == 1
+    for client in clients:
+        assert len(await client.candles(None, 3)) == 3
+        await client.close()
+
+
+async def test_while_the_wall_s_clock_was_set_back_questions_pass_all_the_same(
+    exchange: SimulatedExchange,
+) -> None:
+    timing = FeedTiming(request_seconds=0.4)
+    listener = Listener()
+    client = ExchangeClient(
+        "binance", "ETH/USDT", "1s", exchange.ccxt_config(), timing, listener.row, listener.senseless
+    )
+    await client.load_markets(Manners(timing))
+    client.api.throttler.config["tokens"] = -1_000  # as a setting back by an hour leaves it
+    assert len(await client.candles(None, 3)) == 3
+    await client.close()
+
+
+async def test_the_clock_is_set_by_the_exchange_s_though_ours_was_set_an_hour_ahead(
+    exchange: SimulatedExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_client(exchange, Listener())
+    await client.load_markets(Manners(FeedTiming()))
+    clock = ExchangeClock(20)
+    await set_clock(clock, client, 1_000)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 3_600)
+    for has_time in (True, False):
+        monkeypatch.setitem(client.api.has, "fetchTime", has_time)
+        await set_clock(clock, client, 1_000)
+        assert abs(clock.now_ms() - exchange.clock.now_ms()) < 10_000
+    await client.close()

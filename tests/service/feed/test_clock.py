@@ -31,9 +31,20 @@ HOUR = 3_600_000.0
 def test_the_clock_that_agrees_with_the_candles_is_believed(
     server: float | None, local: float, newest: int | None, now: float
 ) -> None:
-    assert judge_time(server, local, newest if newest is None else int(newest), 1_000, dense=True) == now
+    assert judge_time(server, [local], newest if newest is None else int(newest), 1_000, dense=True) == now
 
 
 def test_in_a_quiet_market_an_old_candle_does_not_make_the_clock_wrong() -> None:
-    assert judge_time(NOW + 20_000, NOW, NEWEST, 1_000, dense=False) == NOW + 20_000
-    assert judge_time(NOW + 20_000, NOW, NEWEST, 1_000, dense=True) == NOW
+    assert judge_time(NOW + 20_000, [NOW], NEWEST, 1_000, dense=False) == NOW + 20_000
+    assert judge_time(NOW + 20_000, [NOW], NEWEST, 1_000, dense=True) == NOW
+
+
+def test_a_clock_of_ours_that_was_set_is_not_believed_against_the_one_that_runs_on() -> None:
+    assert judge_time(None, [NOW, NOW + HOUR], NEWEST, 1_000, dense=True) == NOW
+    assert judge_time(NOW + HOUR, [NOW, NOW - HOUR], NEWEST, 1_000, dense=True) == NOW
+    # a halted market has no say
+    assert judge_time(None, [NOW, NOW + HOUR], int(NEWEST - HOUR), 1_000, dense=True) == NOW
+
+
+def test_after_the_machine_slept_the_wall_s_clock_is_believed() -> None:
+    assert judge_time(None, [NOW - HOUR, NOW], NEWEST, 1_000, dense=True) == NOW

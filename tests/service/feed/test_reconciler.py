@@ -11,6 +11,7 @@ import pytest
 from service.feed.assembler import Assembler, AssemblerRules
 from service.feed.client import ExchangeClient
 from service.feed.clock import ExchangeClock
+from service.feed.pace import Manners
 from service.feed.reconciler import Reconciler
 from service.feed.rows import Grid
 from service.feed.timing import FeedTiming
@@ -56,7 +57,9 @@ async def test_where_rest_alone_follows_the_market_it_is_asked_no_oftener_than_t
     start = int(clock.now_ms()) // SECOND * SECOND - 10 * SECOND
     assembler = Assembler("m", Grid(SECOND), start, AssemblerRules(built=built))
     news = asyncio.Event()
-    asking = asyncio.create_task(Reconciler(client, assembler, clock, timing, random.Random(0), news.set).run())
+    asking = asyncio.create_task(
+        Reconciler(client, assembler, clock, timing, random.Random(0), Manners(timing), news.set).run()
+    )
     candles = 0
     begun_ms = clock.elapsed_ms()
     while candles < 30:
