@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ TROUBLES = int(os.environ.get("DATABASE_TROUBLES", "5"))
 
 OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "10"))
 CAUGHT_UP_SECONDS = 30
+STOPPED_SECONDS = 8
 Record = Callable[[str, object], None]
 
 
@@ -91,3 +93,25 @@ def test_an_outage(tmp_path: Path, postgres_cluster: PostgresCluster, record_pro
     assert len(predicted) >= OUTAGE_SECONDS - 3, "predictions go on"
     assert backlog >= OUTAGE_SECONDS - 5
     assert wait <= CAUGHT_UP_SECONDS
+
+
+def test_failures_61_a_database_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, postgres_cluster: PostgresCluster
+) -> None:
+    with postgres_cluster.database(migrated=False) as url, exchange(tmp_path, "--seed", "6") as market:
+        settings: dict[str, Any] = {"BACKFILL": 40, "CHECKPOINT_EVERY": 7, "DATABASE_URL": url}
+        with service(tmp_path, market, **settings) as running:
+            running.wait_until_live()
+            postgres_cluster.pause()
+            try:
+                running.wait_until("behind", "/markets", lambda got: got["markets"][0]["backlog"] > 3)
+                started = time.monotonic()
+                assert running.end() == 0, running.log.read_text()
+                took = time.monotonic() - started
+            finally:
+                postgres_cluster.resume()
+            assert took <= STOPPED_SECONDS
+        with service(tmp_path, market, **settings) as again:
+            again.wait_until_live()
+            assert again.end() == 0
+        nothing_lost_and_equal_to_the_last_bit(market, url)

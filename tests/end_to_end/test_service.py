@@ -87,7 +87,7 @@ def test_exchange_database_rest_and_websocket_agree_candle_by_candle(tmp_path: P
         assert len(database_rows(tmp_path, "candles")) >= len(candles)
 
 
-def test_sigterm_ends_it_cleanly_and_the_next_start_resumes_the_same_run(tmp_path: Path) -> None:
+def test_failures_57_sigterm_ends_it_cleanly_and_the_next_start_resumes_the_same_run(tmp_path: Path) -> None:
     with exchange(tmp_path) as market:
         with service(tmp_path, market) as running:
             running.wait_until_live()

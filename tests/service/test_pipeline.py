@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -89,6 +90,24 @@ async def never_stopped(items: Sequence[FeedItem], last: int) -> tuple[InMemoryS
     async with running(Rig(items)) as rig:
         await rig.learned(last)
     return rig.store, rig.learner.learner
+
+
+async def test_failures_45_the_garbage_collector_takes_no_task() -> None:
+    """The loop refers to its tasks weakly: every one of ours is held by a TaskGroup."""
+    collecting = True
+
+    async def collect() -> None:
+        while collecting:
+            gc.collect()
+            await asyncio.sleep(0)
+
+    collector = asyncio.create_task(collect())
+    async with running(Rig(candles(0, 8), every=3)) as rig:
+        await rig.learned(7)
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert {f"{what} {MARKET}" for what in ("learner", "record", "ingest", "learn")} <= names
+    collecting = False
+    await collector
 
 
 async def test_each_candle_is_predicted_published_then_learned_then_published() -> None:
