@@ -1,4 +1,4 @@
-"""PostgreSQL crashes, loses its sessions or is away under a running service: it goes on, and everything is stored."""
+"""The database crashes, loses sessions or is away under a running service: it goes on, and everything is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.never_stopped import nothing_lost_and_equal_to_the_last_bit
+from tests.support.never_stopped import database_in, nothing_lost_and_equal_to_the_last_bit
 from tests.support.postgres import PostgresCluster
 from tests.support.processes import Service, exchange, service
 
@@ -95,6 +95,24 @@ def test_an_outage(tmp_path: Path, postgres_cluster: PostgresCluster, record_pro
     assert wait <= CAUGHT_UP_SECONDS
 
 
+def test_an_sqlite_file_that_is_moved_away_and_back(tmp_path: Path) -> None:
+    with exchange(tmp_path, "--seed", "7") as market:
+        with service(tmp_path, market, BACKFILL=40, CHECKPOINT_EVERY=7) as running:
+            running.wait_until_live()
+            path = tmp_path / "data" / "livewick.db"
+            path.rename(tmp_path / "elsewhere.db")
+            running.wait_until("noticed", "/markets", lambda got: not got["markets"][0]["database_ok"])
+            not_ready = running.wait_until("not ready", "/health/ready", lambda got: got.get("status") != "ready")
+            assert "database" in not_ready["detail"]
+            assert "was deleted or moved away: put it back" in running.log.read_text()
+            assert running.get("/predict")["open_time"] > 0
+            assert not path.exists()
+            (tmp_path / "elsewhere.db").rename(path)
+            assert caught_up(running) <= CAUGHT_UP_SECONDS
+            assert running.end() == 0, running.log.read_text()
+        nothing_lost_and_equal_to_the_last_bit(market, database_in(tmp_path))
+
+
 def test_failures_61_a_database_that_hangs_does_not_hold_up_the_end(
     tmp_path: Path, postgres_cluster: PostgresCluster
 ) -> None:
@@ -104,7 +122,7 @@ def test_failures_61_a_database_that_hangs_does_not_hold_up_the_end(
             running.wait_until_live()
             postgres_cluster.pause()
             try:
-                running.wait_until("behind", "/markets", lambda got: got["markets"][0]["backlog"] > 3)
+                running.wait_until("noticed", "/markets", lambda got: not got["markets"][0]["database_ok"])
                 started = time.monotonic()
                 assert running.end() == 0, running.log.read_text()
                 took = time.monotonic() - started
