@@ -12,7 +12,7 @@ from service.ports import StoreUnavailable
 from service.storage.address import parse_url
 from service.storage.errors import DatabaseDamaged
 
-BUDGET_SECONDS = 5.0
+BUDGET_SECONDS = 2.0
 PROGRESS_EVERY = 100_000
 TIME_IS_UP = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY)
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
