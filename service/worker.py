@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
 from models.candle import Candle
 from models.config import LearnerConfig
 from models.records import PREVIEW_CANDLES, Learned, Prediction
-from service.learner_child import LearnerChild, start_child
-from service.learner_process import HEADER, LearnReply, Reply, Request, decode, encode
+from service.learner_child import LearnerChild, Replies, start_child
+from service.learner_process import LearnReply, Request
 from service.ports import RETRY_SECONDS, CheckpointRefused, LearnerUnavailable, LivewickError
 
 log = structlog.get_logger(__name__)
@@ -27,10 +28,16 @@ class LearnerKeepsDying(LivewickError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """``hang_seconds``: a live call without an answer for so long means the child hangs, and it is killed."""
+    """``hang_seconds``: a live call without an answer for so long means the child hangs, and it is killed.
+
+    After a death at most about ``replay_seconds`` of work is done again, or ``replay_checkpoints`` times what a
+    checkpoint takes where that is longer.
+    """
 
     start_seconds: float = 90.0
-    hang_seconds: float = 5.0
+    hang_seconds: float = 4.0
+    replay_seconds: float = 1.0
+    replay_checkpoints: float = 50.0
     preview_seconds: float = 10.0
     deaths: int = 5
     deaths_window_seconds: float = 60.0
@@ -54,15 +61,17 @@ class LearnerWorker:
         self._limits = limits or WorkerLimits()
         self.on_restart: Callable[[str], None] = lambda _reason: None
         self._child: LearnerChild | None = None
-        self._replies: _Replies | None = None
+        self._replies: Replies | None = None
         self._connected = asyncio.Event()
         self._ready = asyncio.Event()
         # Held while the child gets a state: a restart and a load must not both give it one.
         self._starting = asyncio.Lock()
         self._base: bytes | None = None
         self._loaded = False
-        # Calls acknowledged since the last checkpoint; the pipeline takes one every few hundred candles: a bound.
+        # Calls acknowledged since the last checkpoint, and the time they took; ``learn`` takes a checkpoint at a bound.
         self._journal: list[tuple[str, tuple[Any, ...]]] = []
+        self._journal_seconds = 0.0
+        self._checkpoint_seconds = 0.0
         self._deaths: deque[float] = deque(maxlen=self._limits.deaths)
         # At most so many previews in flight; further ones wait for a place.
         self._preview_places = asyncio.Semaphore(self._limits.previews_waiting)
@@ -108,8 +117,8 @@ class LearnerWorker:
                 async with self._starting:
                     self._ready.clear()
                     description = await self._start(checkpoint)
-                    self._base, self._loaded = checkpoint, True
-                    self._journal.clear()
+                    self._loaded = True
+                    self._begin_journal(checkpoint)
                     self._ready.set()
                     return description
             except LearnerUnavailable:
@@ -126,6 +135,11 @@ class LearnerWorker:
     async def learn(self, candle: Candle) -> Learned:
         reply: LearnReply = await self._live("learn", candle, journal=True)
         self.short_score = reply.short_score
+        worth_it = self._limits.replay_checkpoints * self._checkpoint_seconds
+        if self._journal_seconds > max(self._limits.replay_seconds, worth_it):
+            # The candle is learned, in the journal: a death meanwhile is no reason to learn it again.
+            with contextlib.suppress(LearnerUnavailable):
+                await self.checkpoint()
         return reply.learned
 
     async def pause(self) -> None:
@@ -139,9 +153,10 @@ class LearnerWorker:
 
         Must not overlap another call that changes the learner.
         """
+        started = time.monotonic()
         open_time, step, data = await self._live("checkpoint", seconds=self._limits.start_seconds)
-        self._base = data
-        self._journal.clear()
+        self._checkpoint_seconds = time.monotonic() - started
+        self._begin_journal(data)
         return open_time, step, data
 
     async def preview(self, candles: Sequence[Candle]) -> Prediction:
@@ -170,10 +185,18 @@ class LearnerWorker:
 
     async def _live(self, method: str, *args: Any, journal: bool = False, seconds: float | None = None) -> Any:
         self._require_ready()
+        started = time.monotonic()
         value = await self._call_or_kill(method, args, seconds or self._limits.hang_seconds)
         if journal:
             self._journal.append((method, args))
+            self._journal_seconds += time.monotonic() - started
         return value
+
+    def _begin_journal(self, base: bytes | None) -> None:
+        """From now on a restart begins with this state."""
+        self._base = base
+        self._journal.clear()
+        self._journal_seconds = 0.0
 
     def _require_ready(self) -> None:
         if not self._ready.is_set():
@@ -210,11 +233,11 @@ class LearnerWorker:
             raise CheckpointRefused(f"{reply.error[0]}: {reply.error[1]}")
         return reply.value
 
-    async def _spawn(self) -> _Replies:
+    async def _spawn(self) -> Replies:
         spare, self._spare = self._spare, None
         self._child = spare or start_child()
         loop = asyncio.get_running_loop()
-        _, self._replies = await loop.create_connection(lambda: _Replies(self._disconnected), sock=self._child.sock)
+        _, self._replies = await loop.create_connection(lambda: Replies(self._disconnected), sock=self._child.sock)
         self._connected.set()
         return self._replies
 
@@ -249,54 +272,3 @@ class LearnerWorker:
             await self._child.gone()
         if self._spare is not None:
             self._spare.discard()
-
-
-class _Replies(asyncio.Protocol):
-    """Our end of the socket pair: matches replies with the calls that wait for them."""
-
-    def __init__(self, on_lost: Callable[[], None]) -> None:
-        self._on_lost = on_lost
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
-
-    async def ask(self, request: Request) -> Reply:
-        """Send and wait. Raises LearnerUnavailable when the child is lost meanwhile."""
-        if self._transport is None or self._transport.is_closing():
-            raise LearnerUnavailable("the learner is restarting")
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[request.id] = future
-        try:
-            self._transport.write(encode(request))
-            return await future
-        finally:
-            self._waiting.pop(request.id, None)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are Transports in all but class.
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= HEADER.size:
-            (length,) = HEADER.unpack_from(self._buffer)
-            if len(self._buffer) < HEADER.size + length:
-                return
-            reply: Reply = decode(bytes(self._buffer[HEADER.size : HEADER.size + length]))
-            del self._buffer[: HEADER.size + length]
-            future = self._waiting.get(reply.id)
-            if future is not None and not future.done():
-                future.set_result(reply)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost()
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(LearnerUnavailable("the learner died and is being restarted"))
-        if not self.lost.done():
-            self.lost.set_result(None)

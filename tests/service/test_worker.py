@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -76,6 +77,17 @@ async def test_a_killed_child_comes_back_to_the_last_bit() -> None:
         await worker.load(data)
         await walk(worker, 4, 6)
         assert await worker.weights_hash() == in_this_process(10).weights_hash()
+
+
+async def test_what_a_restart_repeats_is_bounded_and_changes_nothing() -> None:
+    async with working(replace(LIMITS, replay_seconds=0.0, replay_checkpoints=0.0)) as (worker, _):
+        await worker.load(None)
+        await walk(worker, 0, 4)
+        await worker.predict(make_candle(4))
+        assert len(worker._journal) == 1, "a checkpoint was taken after each candle"
+        await killed(worker)
+        await worker.learn(make_candle(4))
+        assert await worker.weights_hash() == in_this_process(5).weights_hash()
 
 
 async def test_a_child_started_beforehand_is_the_first_and_what_was_never_used_is_not_left_behind() -> None:
