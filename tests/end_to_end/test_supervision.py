@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -17,7 +16,6 @@ import pytest
 from tests.support.never_stopped import database_in, nothing_lost_and_equal_to_the_last_bit
 from tests.support.processes import Service, exchange, service
 
-SETTINGS: dict[str, Any] = {"BACKFILL": 40, "CHECKPOINT_EVERY": 7}
 BACK_SECONDS = 10
 DEATHS_A_LIFE = 4
 """One more within a minute would end the service, as it should."""
@@ -59,15 +57,15 @@ def live_candles(running: Service, count: int) -> None:
     running.wait_until("learning", "/markets", lambda got: (got["markets"][0]["step"] or 0) >= step + count)
 
 
-def torment(folder: Path, number: signal.Signals, times: int, deaths: int) -> list[float]:
-    """Send the signal so often, ``deaths`` times to each service; returns the seconds until it was back each time."""
+def torment(folder: Path, number: signal.Signals, times: int, backfill: int = 400) -> list[float]:
+    """Send the signal so often, a few times to each service; returns the seconds until it was back each time."""
     dice = random.Random(times)
     waits: list[float] = []
     with exchange(folder, "--seed", str(times)) as market:
         while len(waits) < times:
-            with service(folder, market, **SETTINGS) as running:
+            with service(folder, market, BACKFILL=backfill) as running:
                 running.wait_until_live()
-                for _ in range(min(deaths, times - len(waits))):
+                for _ in range(min(DEATHS_A_LIFE, times - len(waits))):
                     time.sleep(dice.random())  # any instant of a candle's second
                     waits.append(away_and_back(running, number)[1])
                 live_candles(running, 2)
@@ -78,14 +76,14 @@ def torment(folder: Path, number: signal.Signals, times: int, deaths: int) -> li
 
 
 def test_a_killed_learner_is_back_in_seconds_and_nobody_else_notices(tmp_path: Path) -> None:
-    (wait,) = torment(tmp_path, signal.SIGKILL, 1, 1)
+    (wait,) = torment(tmp_path, signal.SIGKILL, 1, backfill=40)
     assert wait <= BACK_SECONDS
 
 
 @pytest.mark.slow
 def test_killed_many_times(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """WORKER_KILLS=50 is what the issue asks for."""
-    waits = torment(tmp_path, signal.SIGKILL, KILLS, DEATHS_A_LIFE)
+    waits = torment(tmp_path, signal.SIGKILL, KILLS)
     record_property("back_seconds", [round(wait, 2) for wait in waits])
     assert max(waits) <= BACK_SECONDS
 
@@ -93,14 +91,14 @@ def test_killed_many_times(tmp_path: Path, record_property: Callable[[str, objec
 @pytest.mark.slow
 def test_stopped_many_times(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """It never goes on by itself: the service has to notice. WORKER_STOPS=10 is what the issue asks for."""
-    waits = torment(tmp_path, signal.SIGSTOP, STOPS, DEATHS_A_LIFE)
+    waits = torment(tmp_path, signal.SIGSTOP, STOPS)
     record_property("back_seconds", [round(wait, 2) for wait in waits])
     assert max(waits) <= BACK_SECONDS
 
 
 @pytest.mark.slow
 def test_five_deaths_in_a_minute_end_the_service_with_a_clear_line(tmp_path: Path) -> None:
-    with exchange(tmp_path) as market, service(tmp_path, market, **SETTINGS) as running:
+    with exchange(tmp_path) as market, service(tmp_path, market, BACKFILL=40) as running:
         running.wait_until_live()
         for _ in range(DEATHS_A_LIFE):
             away_and_back(running, signal.SIGKILL)
@@ -111,6 +109,6 @@ def test_five_deaths_in_a_minute_end_the_service_with_a_clear_line(tmp_path: Pat
         assert last.startswith("livewick: the learner died 5 times within 60 s")
         assert not [child for child in children if child.is_running()]
         ready = time.monotonic()
-    with exchange(tmp_path, port=market.port) as market, service(tmp_path, market, **SETTINGS) as again:
+    with exchange(tmp_path, port=market.port) as market, service(tmp_path, market, BACKFILL=40) as again:
         again.wait_until_live()
         assert time.monotonic() - ready < 60
