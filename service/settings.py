@@ -141,7 +141,7 @@ class Settings(BaseModel):
     def masked(self) -> dict[str, Any]:
         """Return every value under its environment name, secrets replaced by a mask."""
         values = self.model_dump()
-        values["database_url"] = make_url(self.database_url).render_as_string(hide_password=True)
+        values["database_url"] = _mask_database_url(self.database_url)
         values["api_keys"] = tuple(MASK for _ in self.api_keys)
         values["ccxt"] = _mask(self.ccxt)
         values["checkpoint_url"] = _mask_url(self.checkpoint_url)
@@ -198,6 +198,12 @@ def _mask(value: Any) -> Any:
     if isinstance(value, list):
         return [_mask(item) for item in value]
     return _mask_url(value) if isinstance(value, str) else value
+
+
+def _mask_database_url(value: str) -> str:
+    url = make_url(value)
+    hidden = {name: MASK for name in url.query if SECRET_WORDS.search(name)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _mask_url(value: str) -> str:

@@ -12,6 +12,8 @@ from email.utils import parsedate_to_datetime
 _LOCATION = re.compile(r"\b451\b|restricted location", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"\b403\b")
 _LIMITED = re.compile(r"\b(418|429)\b")
+# Of a URL: a proxy's user and password; the query, which is signed where the account's keys are set.
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=\S)\?\S+=\S*")
 _LONGEST_SECONDS = 3 * 86_400  # Binance's longest ban
 
 
@@ -62,5 +64,5 @@ def _date(text: str | None) -> datetime | None:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = _SECRETS.sub("", " ".join(text.split()))
     return line if len(line) <= 200 else line[:197] + "..."

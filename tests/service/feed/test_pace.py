@@ -58,7 +58,7 @@ def test_a_limit_or_a_refusal_is_not_hammered() -> None:
         ("binance GET http://h:1/api 403 Forbidden <html>", "the exchange refuses access (HTTP 403)", True, False),
         ("binance GET http://h:1/api 429 Too Many {}", "the exchange limits our requests (HTTP 429)", False, True),
         ("binance GET http://h:1/api 418 I'm a teapot {}", "the exchange limits our requests (HTTP 418)", False, True),
-        ("GET http://h:451/?limit=429 500 {}", "Exception GET http://h:451/?limit=429 500 {}", False, False),
+        ("GET http://h:451/?limit=429 500 {}", "Exception GET http://h:451/ 500 {}", False, False),
     ],
 )  # fmt: skip
 def test_trouble_is_read_from_what_ccxt_says_but_not_from_its_urls(
@@ -66,6 +66,14 @@ def test_trouble_is_read_from_what_ccxt_says_but_not_from_its_urls(
 ) -> None:
     trouble = read_trouble(Exception(error))
     assert (trouble.text, trouble.refused, trouble.limited) == (text, refused, limited)
+
+
+def test_the_text_of_a_trouble_holds_no_password_of_a_proxy_and_no_signed_query() -> None:
+    told = "binance GET https://api.example/sapi/v1/all?timestamp=1&signature=abc by http://me:secret@proxy:1/ why? a=b"
+    assert (
+        read_trouble(OSError(told)).text
+        == "OSError binance GET https://api.example/sapi/v1/all by http://proxy:1/ why? a=b"
+    )
 
 
 def test_trouble_is_one_short_line() -> None:
