@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import ccxt.pro as ccxt_pro
+
 from service.feed.client import CallFailed, ExchangeClient, OnRow
 from service.feed.timing import FeedTiming
-from service.feed.trades import Row, Trade, TradeCandles, candle_rows, read_trades
+from service.feed.trades import Row, Trade, TradeCandles, candle_rows, in_order, read_trades
 from service.feed.trouble import Trouble
 from service.timeframe import interval_ms_of
 
@@ -16,6 +18,12 @@ PAGE_TRADES = 1_000
 MAX_PAGES = 5
 _BEFORE_MS = (30_000, 900_000)
 _SETTLED_MS = 2_000
+_SHORTEST_MS = 1_000
+_BYBIT_TRADES = 60  # of a spot market it tells no more
+# Asked for trades until some time they give the newest before it, others the oldest since.
+NEWEST_FIRST = (ccxt_pro.coinbase, ccxt_pro.gate)
+# A page that is not full ends in the present; elsewhere it may have been cut shorter than asked.
+FULL_PAGES = (ccxt_pro.kraken,)
 
 
 def trades_timing(timing: FeedTiming) -> FeedTiming:
@@ -65,6 +73,7 @@ class TradeClient(ExchangeClient):
         self._interval_ms = interval_ms
         self._now_ms = now_ms
         self._builder = TradeCandles(interval_ms)
+        self._span_ms = float("inf")
 
     async def candles(self, since: int | None, limit: int) -> list[Row]:
         interval = self._interval_ms
@@ -72,14 +81,11 @@ class TradeClient(ExchangeClient):
             newest = await self._page(None)
             start = self._floor(newest[-1].time_ms) if newest else 0
             return candle_rows(newest, interval, start, start + interval, None)[:limit] if newest else []
-        asked_at = self._now_ms()
-        trades, started, ended = await self._pages(since, since + limit * interval)
+        trades, started, known_until = await self._fetch(since, since + limit * interval)
         if not trades:
             return []
         first = since if started else self._floor(trades[0].time_ms) + interval
-        open_row = self._floor(trades[-1].time_ms)
-        if ended:
-            open_row = max(open_row, self._floor(asked_at - _SETTLED_MS))
+        open_row = self._floor(max(trades[-1].time_ms, known_until))
         last_close = next((trade.price for trade in reversed(trades) if trade.time_ms < first), None)
         return candle_rows(trades, interval, max(since, first), open_row + interval, last_close)[:limit]
 
@@ -98,30 +104,68 @@ class TradeClient(ExchangeClient):
     async def drop_sockets(self, keep: set[str] | None = None) -> None:
         if keep is None:
             self._builder.disconnected()
+        if isinstance(self.api, ccxt_pro.kucoin):
+            self.api.options["urls"] = {}  # an address given once, with a token that may have ended
         await super().drop_sockets(keep)
 
-    async def _pages(self, since: int, until: int) -> tuple[list[Trade], bool, bool]:
-        """Fetch the trades from ``since`` on; returns also whether they surely begin there, and reach the present."""
-        found: dict[str, Trade] = {}
-        started = False
-        for before_ms in _BEFORE_MS:
-            found.update((trade.id, trade) for trade in await self._page(since - before_ms))
-            started = any(trade.time_ms < since for trade in found.values())
-            if started or not found:
-                break
+    async def _fetch(self, since: int, until: int) -> tuple[list[Trade], bool, float]:
+        """Fetch the trades from ``since`` on; returns also whether they surely begin there, and until when all came."""
+        asked_at = self._now_ms()
+        if isinstance(self.api, NEWEST_FIRST):
+            return await self._fetch_back(since, min(until, asked_at - _SETTLED_MS))
+        found = page = await self._page_with_one_before(since, None)
         for _ in range(MAX_PAGES):
-            newest = max((trade.time_ms for trade in found.values()), default=until)
-            if newest >= until:
+            if not found or found[-1].time_ms >= until:
                 break
-            more = [trade for trade in await self._page(newest) if trade.id not in found]
-            if not more:
-                return _in_order(found), started, True
-            found.update((trade.id, trade) for trade in more)
-        return _in_order(found), started, False
+            known = {trade.id for trade in found}
+            if len(page) >= PAGE_TRADES or not isinstance(self.api, FULL_PAGES):
+                page = await self._page(found[-1].time_ms)
+            if known.issuperset(trade.id for trade in page):
+                ended = len(page) < PAGE_TRADES
+                return found, found[0].time_ms < since, asked_at - _SETTLED_MS if ended else 0.0
+            found = in_order({trade.id: trade for trade in (*found, *page)}.values())
+        return found, bool(found) and found[0].time_ms < since, 0.0
 
-    async def _page(self, since: int | None) -> list[Trade]:
-        with self._telling_trouble():
-            raw: Any = await self.api.fetch_trades(self._symbol, since, PAGE_TRADES)
+    async def _fetch_back(self, since: int, until: float) -> tuple[list[Trade], bool, float]:
+        """Fetch where the newest trades of a span are given, span by span."""
+        found, started, known_until = await self._span(since, until)
+        for _ in range(MAX_PAGES):
+            if known_until >= until:
+                break
+            more, joined, known_until_more = await self._span(int(known_until), until)
+            if not joined:
+                break
+            found = in_order({trade.id: trade for trade in (*found, *more)}.values())
+            known_until = known_until_more
+        return found, started, known_until
+
+    async def _span(self, since: int, until: float) -> tuple[list[Trade], bool, float]:
+        """Fetch so short a span that its newest trades reach back to its start; returns as ``_fetch`` does."""
+        span = min(max(until - since, 0.0), self._span_ms)
+        while True:
+            found = await self._page_with_one_before(since, int(since + span) + 1_000)
+            started = bool(found) and found[0].time_ms < since
+            if started or len(found) < PAGE_TRADES or span < _SHORTEST_MS:
+                break
+            span /= 4
+        self._span_ms = max(2 * span, _SHORTEST_MS)
+        return found, started, since + span
+
+    async def _page_with_one_before(self, since: int, until: int | None) -> list[Trade]:
+        """Return a page that begins before ``since``, if the exchange has one: its last price opens a quiet second."""
+        found: list[Trade] = []
+        for before_ms in _BEFORE_MS:
+            found = await self._page(since - before_ms, until)
+            if len(found) >= PAGE_TRADES or any(trade.time_ms < since for trade in found):
+                break
+        return found
+
+    async def _page(self, since: int | None, until: int | None = None) -> list[Trade]:
+        params = {} if until is None else {"until": until}
+        # Some are asked in whole seconds: what ccxt then left out of a page would make a full one look like the last.
+        since = None if since is None else since // 1_000 * 1_000
+        limit = _BYBIT_TRADES if isinstance(self.api, ccxt_pro.bybit) else PAGE_TRADES
+        raw: Any = await self._ask(lambda: self.api.fetch_trades(self._symbol, since, limit, params))
         trades, refused = read_trades(raw)
         if refused:
             raise CallFailed(Trouble("the answer held trades that make no sense"))
@@ -129,7 +173,3 @@ class TradeClient(ExchangeClient):
 
     def _floor(self, time_ms: float) -> int:
         return int(time_ms) // self._interval_ms * self._interval_ms
-
-
-def _in_order(trades: dict[str, Trade]) -> list[Trade]:
-    return sorted(trades.values(), key=lambda trade: trade.time_ms)

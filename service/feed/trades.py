@@ -22,6 +22,11 @@ class Trade:
     price: float
     amount: float
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it comes among others: within a millisecond by its number, where it has one."""
+        return self.time_ms, int(self.id) if self.id.isdecimal() else 0
+
 
 def read_trades(raw: object) -> tuple[list[Trade], int]:
     """Read ccxt's trades; returns the valid ones in order of time, each once, and how many made no sense."""
@@ -35,7 +40,11 @@ def read_trades(raw: object) -> tuple[list[Trade], int]:
             refused += 1
         else:
             trades[trade.id] = trade
-    return sorted(trades.values(), key=lambda trade: trade.time_ms), refused
+    return in_order(trades.values()), refused
+
+
+def in_order(trades: Iterable[Trade]) -> list[Trade]:
+    return sorted(trades, key=lambda trade: trade.place)
 
 
 def candle_rows(trades: Iterable[Trade], interval_ms: int, start: int, end: int, last_close: float | None) -> list[Row]:
@@ -85,8 +94,7 @@ class TradeCandles:
         if self._from is None:
             self._from = self._floor(fresh[0].time_ms) + self._interval_ms
             self._last_close = fresh[0].price
-        self._trades.extend(fresh)
-        self._trades.sort(key=lambda trade: trade.time_ms)
+        self._trades = in_order([*self._trades, *fresh])
         return self._close(self._floor(self._trades[-1].time_ms))
 
     def _close(self, end: int) -> list[Row]:

@@ -1,0 +1,371 @@
+"""Exchanges that show only trades, on loopback: what kraken, coinbase, bybit, gate and kucoin say, in their words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+SECOND = 1_000
+PUSH_SECONDS = 0.05
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """One trade; ``us`` is UTC microseconds."""
+
+    id: int
+    us: int
+    price: str
+    amount: str
+
+    @property
+    def iso(self) -> str:
+        return datetime.fromtimestamp(self.us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + (
+            f".{self.us % 1_000_000:06d}Z"
+        )
+
+
+class Tape:
+    """All trades, made up as time goes on: bursts within a millisecond, and seconds without any."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.deals: list[Deal] = []
+        self._price = 2_000_00
+        self.until_us = 0
+
+    def grow(self, until_us: int) -> None:
+        while self.until_us < until_us:
+            self.until_us += int(self._random.choice((40, 90, 300, 900, 2_900)) * 1_000 + self._random.random() * 999)
+            us = self.until_us
+            for _ in range(self._random.choice((1, 1, 2, 4))):
+                self._price += self._random.randint(-3, 3)
+                amount = f"{self._random.randint(1, 30_000) / 10_000:.4f}"
+                us += self._random.choice((0, 0, 7))
+                self.deals.append(Deal(len(self.deals) + 5_000_000, us, f"{self._price / 100:.2f}", amount))
+
+    def row(self, open_time: int) -> tuple[float, float, float, float, float]:
+        """Return open, high, low, close, volume of a second; flat where it had no trade."""
+        there = [deal for deal in self.deals if deal.us // 1_000_000 * SECOND == open_time]
+        if not there:
+            before = [deal for deal in self.deals if deal.us // 1_000 < open_time]
+            price = float(before[-1].price) if before else 0.0
+            return price, price, price, price, 0.0
+        prices = [float(deal.price) for deal in there]
+        return prices[0], max(prices), min(prices), prices[-1], sum(float(deal.amount) for deal in there)
+
+
+class Venue:
+    """Serves one exchange's protocol for ``ETH/USD(T)``; ``speed`` as in FeedTiming."""
+
+    symbol = "ETH/USDT"
+    exchange = ""
+    snapshot = 0
+
+    def __init__(self, seed: int, speed: float) -> None:
+        self.tape = Tape(seed)
+        self.speed = speed
+        self.base = ""
+        self.down = False
+        self.dials = 0
+        self._begun_ms, self._begun = time.time() * 1_000, time.monotonic()
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._told: set[web.WebSocketResponse] = set()
+        self._shown = 0
+        self.tape.until_us = int(self.now_ms() - 120_000) * 1_000
+        self.tape.grow(int(self.now_ms() * 1_000))
+
+    def now_ms(self) -> float:
+        return self._begun_ms + (time.monotonic() - self._begun) * 1_000 * self.speed
+
+    def happened(self) -> list[Deal]:
+        now_us = int(self.now_ms() * 1_000)
+        self.tape.grow(now_us)
+        return [deal for deal in self.tape.deals if deal.us <= now_us]
+
+    # --- what differs -------------------------------------------------------------------------------------------------
+
+    def config(self) -> Json:
+        raise NotImplementedError
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        raise NotImplementedError
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        """Return what a message is answered, and whether it was a subscription."""
+        raise NotImplementedError
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        raise NotImplementedError
+
+    # --- serving ------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[Json]:
+        """Serve; yields ccxt's configuration."""
+        app = web.Application()
+        app.router.add_route("*", "/ws{more:.*}", self._socket)
+        app.router.add_route("*", "/{path:.*}", self._rest)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.base = f"127.0.0.1:{runner.addresses[0][1]}"
+        pushing = asyncio.create_task(self._push())
+        try:
+            yield {**self.config(), "enableRateLimit": False}
+        finally:
+            pushing.cancel()
+            await asyncio.wait([pushing])
+            await self.drop()
+            await runner.cleanup()
+        if not pushing.cancelled():
+            pushing.result()
+
+    async def drop(self) -> None:
+        for socket in list(self._sockets):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await socket.close(code=1001)
+
+    async def _rest(self, request: web.Request) -> web.Response:
+        if self.down:
+            return web.Response(status=503, text="<html>", content_type="text/html")
+        return web.json_response(self.answer("/" + request.match_info["path"], dict(request.query)))
+
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        self.dials += 1
+        if self.down:
+            return web.Response(status=503)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self._sockets.add(socket)
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    await self._heard(socket, json.loads(message.data))
+        finally:
+            self._sockets.discard(socket)
+            self._told.discard(socket)
+        return socket
+
+    async def _heard(self, socket: web.WebSocketResponse, message: Json) -> None:
+        answers, subscribed = self.hear(message)
+        if subscribed and self.snapshot:
+            answers = answers + self.frames(
+                self.tape.deals[max(0, self._shown - self.snapshot) : self._shown], "snapshot"
+            )
+        for answer in answers:
+            await socket.send_json(answer)
+        if subscribed:
+            self._told.add(socket)
+
+    async def _push(self) -> None:
+        self._shown = len(self.happened())
+        while True:
+            await asyncio.sleep(PUSH_SECONDS)
+            happened = self.happened()
+            # The last trades come twice: an exchange may repeat itself.
+            frames = self.frames(happened[max(0, self._shown - 2) :], "update")
+            fresh, self._shown = len(happened) > self._shown, len(happened)
+            for socket in list(self._told) if fresh else []:
+                for frame in frames:
+                    with contextlib.suppress(ConnectionError):
+                        await socket.send_json(frame)
+
+
+class Kraken(Venue):
+    exchange, symbol, snapshot = "kraken", "ETH/USD", 50
+
+    def config(self) -> Json:
+        return {"urls": {"api": {"public": f"http://{self.base}", "ws": {"publicV2": f"ws://{self.base}/ws/v2"}}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        result: Json = {}
+        match path.rsplit("/", 1)[-1]:
+            case "Assets":
+                result = {"XETH": {"altname": "ETH", "decimals": 10}, "ZUSD": {"altname": "USD", "decimals": 4}}
+            case "AssetPairs":
+                pair = {"altname": "ETHUSD", "wsname": "ETH/USD", "base": "XETH", "quote": "ZUSD", "tick_size": "0.01"}
+                result = {"XETHZUSD": {**pair, "pair_decimals": 2, "lot_decimals": 8, "status": "online"}}
+            case "Time":
+                result = {"unixtime": int(self.now_ms() / 1_000)}
+            case "Trades":
+                since = int(query.get("since", "0")) * 1_000_000
+                deals = [deal for deal in self.happened() if deal.us > since]
+                deals = deals[: int(query.get("count", 1_000))] if since else deals[-1_000:]
+                rows = [[d.price, d.amount, d.us / 1e6, "b", "l", "", d.id] for d in deals]
+                result = {"XETHZUSD": rows, "last": str(deals[-1].us * 1_000 if deals else since * 1_000)}
+        return {"error": [], "result": result}
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        if message["method"] == "ping":
+            return [{"method": "pong", "req_id": message.get("req_id")}], False
+        result = {"channel": "trade", "symbol": self.symbol, "snapshot": True}
+        return [{"method": "subscribe", "result": result, "success": True, "req_id": message["req_id"]}], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        data = [
+            {"symbol": self.symbol, "side": "sell", "price": float(d.price), "qty": float(d.amount),
+             "ord_type": "market", "trade_id": d.id, "timestamp": d.iso}
+            for d in deals
+        ]  # fmt: skip
+        return [{"channel": "trade", "type": kind, "data": data}, {"channel": "heartbeat"}]
+
+
+class Coinbase(Venue):
+    exchange, symbol, snapshot = "coinbase", "ETH/USD", 20
+
+    def config(self) -> Json:
+        return {"urls": {"api": {"rest": f"http://{self.base}", "ws": f"ws://{self.base}/ws"}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        if path == "/v2/time":
+            return {"data": {"epoch": int(self.now_ms() / 1_000), "iso": ""}}
+        if path.endswith("/products"):
+            product = {"product_id": "ETH-USD", "base_currency_id": "ETH", "quote_currency_id": "USD", "status": ""}
+            spot = {**product, "product_type": "SPOT", "price_increment": "0.01", "base_increment": "0.0001"}
+            return {"products": [spot] if query.get("product_type") is None else []}
+        if path.endswith("/ticker"):
+            start, end = int(query.get("start", "0")), int(query.get("end", "99999999999"))
+            deals = [deal for deal in self.happened() if start * 1_000_000 <= deal.us < end * 1_000_000]
+            return {"trades": [self._trade(deal) for deal in deals[: -int(query["limit"]) - 1 : -1]]}
+        return {"data": []}
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        return [{"channel": "subscriptions", "sequence_num": 0, "events": [{"subscriptions": {}}]}], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        event = {"type": kind, "trades": [self._trade(deal) for deal in reversed(deals)]}
+        return [{"channel": "market_trades", "client_id": "", "sequence_num": 1, "events": [event]}]
+
+    def _trade(self, deal: Deal) -> Json:
+        return {"trade_id": str(deal.id), "product_id": "ETH-USD", "price": deal.price, "size": deal.amount,
+                "side": "BUY", "time": deal.iso}  # fmt: skip
+
+
+class Bybit(Venue):
+    exchange = "bybit"
+
+    def config(self) -> Json:
+        urls = dict.fromkeys(("spot", "futures", "v2", "public", "private"), f"http://{self.base}")
+        sockets = {"public": {"spot": f"ws://{self.base}/ws/v5/public/spot"}}
+        return {"urls": {"api": {**urls, "ws": sockets}}, "options": {"fetchMarkets": {"types": ["spot"]}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        result: Json = {"list": []}
+        if path.endswith("/time"):
+            result = {"timeSecond": str(int(self.now_ms() / 1_000)), "timeNano": str(int(self.now_ms() * 1e6))}
+        elif path.endswith("/instruments-info"):
+            market = {"symbol": "ETHUSDT", "baseCoin": "ETH", "quoteCoin": "USDT", "status": "Trading"}
+            result["list"] = [{**market, "lotSizeFilter": {}, "priceFilter": {"tickSize": "0.01"}}]
+        elif path.endswith("/recent-trade"):
+            if int(query.get("limit", 60)) > 60:
+                return {"retCode": 10001, "retMsg": "params error: limit"}
+            deals = self.happened()[: -int(query.get("limit", 60)) - 1 : -1]
+            result["list"] = [
+                {"execId": str(d.id), "symbol": "ETHUSDT", "price": d.price, "size": d.amount, "side": "Buy",
+                 "time": str(d.us // 1_000), "isBlockTrade": False}
+                for d in deals
+            ]  # fmt: skip
+        return {"retCode": 0, "retMsg": "OK", "result": result, "time": int(self.now_ms())}
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        if message["op"] == "ping":
+            return [{"success": True, "ret_msg": "pong", "op": "ping", "req_id": message.get("req_id")}], False
+        return [{"success": True, "ret_msg": "subscribe", "op": "subscribe", "req_id": message["req_id"]}], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        data = [
+            {"i": str(d.id), "T": d.us // 1_000, "p": d.price, "v": d.amount, "S": "Buy", "s": "ETHUSDT", "BT": False}
+            for d in deals
+        ]
+        return [{"topic": "publicTrade.ETHUSDT", "type": "snapshot", "ts": int(self.now_ms()), "data": data}]
+
+
+class Gate(Venue):
+    exchange = "gate"
+
+    def config(self) -> Json:
+        urls = dict.fromkeys(("wallet", "spot", "margin", "futures", "delivery", "options"), f"http://{self.base}")
+        sockets = {"spot": f"ws://{self.base}/ws/v4/"}
+        return {"urls": {"api": {"public": urls, **sockets}}, "options": {"fetchMarkets": {"types": ["spot"]}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        if path == "/spot/time":
+            return {"server_time": int(self.now_ms())}
+        if path == "/spot/currency_pairs":
+            pair = {"id": "ETH_USDT", "base": "ETH", "quote": "USDT", "trade_status": "tradable"}
+            return [{**pair, "precision": 2, "amount_precision": 4}]
+        if path == "/spot/trades":
+            end = int(query.get("to", "99999999999")) * 1_000_000
+            deals = [deal for deal in self.happened() if deal.us < end]
+            return [self._trade(deal) for deal in deals[: -int(query["limit"]) - 1 : -1]]
+        return []
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        if message["channel"] == "spot.ping":
+            return [{"time": 1, "channel": "spot.pong", "event": "", "result": None}], False
+        told = {"time": 1, "id": message["id"], "channel": "spot.trades", "event": "subscribe"}
+        return [{**told, "result": {"status": "success"}}], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        return [{"time": 1, "channel": "spot.trades", "event": "update", "result": self._trade(d)} for d in deals]
+
+    def _trade(self, deal: Deal) -> Json:
+        return {"id": deal.id, "create_time": deal.us // 1_000_000, "create_time_ms": f"{deal.us / 1_000:.3f}",
+                "side": "sell", "currency_pair": "ETH_USDT", "amount": deal.amount, "price": deal.price}  # fmt: skip
+
+
+class Kucoin(Venue):
+    exchange = "kucoin"
+    negotiated = 0
+
+    def config(self) -> Json:
+        urls = dict.fromkeys(("public", "private", "futuresPublic"), f"http://{self.base}")
+        return {"urls": {"api": urls}, "options": {"fetchMarkets": {"types": ["spot"]}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        data: Json = []
+        match path.rsplit("/", 1)[-1]:
+            case "timestamp":
+                data = int(self.now_ms())
+            case "symbols":
+                market = {"symbol": "ETH-USDT", "name": "ETH-USDT", "baseCurrency": "ETH", "quoteCurrency": "USDT"}
+                data = [{**market, "priceIncrement": "0.01", "baseIncrement": "0.0001", "enableTrading": True}]
+            case "bullet-public":
+                self.negotiated += 1
+                server = {"endpoint": f"ws://{self.base}/ws/{self.negotiated}", "pingInterval": 18_000}
+                data = {"token": f"t{self.negotiated}", "instanceServers": [server]}
+            case "histories":
+                data = [
+                    {"sequence": str(d.id), "tradeId": str(d.id), "price": d.price, "size": d.amount, "side": "buy",
+                     "time": d.us * 1_000}
+                    for d in self.happened()[-100:]
+                ]  # fmt: skip
+        return {"code": "200000", "data": data}
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        return [{"id": message["id"], "type": "pong" if message["type"] == "ping" else "ack"}], (
+            message["type"] == "subscribe"
+        )
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        return [
+            {"type": "message", "topic": "/market/match:ETH-USDT", "subject": "trade.l3match",
+             "data": {"sequence": str(d.id), "tradeId": str(d.id), "symbol": "ETH-USDT", "side": "buy",
+                      "size": d.amount, "price": d.price, "time": str(d.us * 1_000), "type": "match"}}
+            for d in deals
+        ]  # fmt: skip
+
+
+VENUES: tuple[type[Venue], ...] = (Kraken, Coinbase, Bybit, Gate, Kucoin)
