@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from models.candle import Candle, InvalidCandle
 from models.grid import flat_candle
+from service.feed.absence import Absence
 from service.feed.rows import Grid, read_candle, same_values
 from service.ports import Correction, FeedItem, Gap
 
@@ -93,8 +94,7 @@ class Assembler:
         self._holes: deque[Gap] = deque(maxlen=64)
         # Full: nothing more is handed out; candles wait in _pending until the consumer has caught up.
         self._out: deque[FeedItem] = deque()
-        # How many answers skipped a candle though they went beyond it; only of candles still to come.
-        self._absent: dict[int, int] = {}
+        self._absence = Absence(grid.interval_ms, self._rules.gap_tries if self._rules.dense else 1)
         for candle in sorted(recent, key=lambda candle: candle.open_time)[-REMEMBERED_CANDLES:]:
             if candle.open_time < next_open:
                 self._remember(candle)
@@ -132,8 +132,8 @@ class Assembler:
         for time in sorted(closed):
             self._confirm(closed[time], now_ms)
         self.suspects -= {time for time in self.suspects if time <= newest}
-        if not refused:
-            self._count_absence(closed, since, newest)
+        first = max(self.next_open, self.grid.floor(since + self.grid.interval_ms - 1))
+        self._absence.count(self.next_open, range(first, newest, self.grid.interval_ms), closed, spoilt=refused > 0)
         self._advance()
         traded = max((time for time, candle in candles.items() if candle.volume > 0), default=None)
         return Answer(len(candles), refused, newest, traded)
@@ -222,7 +222,7 @@ class Assembler:
             candle = self._pending.pop(self.next_open, None)
             if candle is not None:
                 self._hand_out(candle)
-            elif self._surely_absent(self.next_open):
+            elif self._absence.sure(self.next_open):
                 self._skip(self._end_of_hole(), "the exchange has no candles here")
             else:
                 return
@@ -234,7 +234,6 @@ class Assembler:
         self.counts.backfilled += candle.source == "backfill"
         self.counts.filled += candle.source == "filled"
         self.last = candle
-        self._absent.pop(candle.open_time, None)
         self.next_open = candle.open_time + self.grid.interval_ms
         self._remember(candle)
         self._out.append(candle)
@@ -270,20 +269,9 @@ class Assembler:
             return time < newest
         return now_ms >= time + self.grid.interval_ms + self._rules.rest_grace_ms
 
-    def _count_absence(self, closed: dict[int, Candle], since: int, newest: int) -> None:
-        """Count for each candle the answers that skip it though they go beyond it."""
-        first = max(self.next_open, self.grid.floor(since + self.grid.interval_ms - 1))
-        span = range(first, newest, self.grid.interval_ms)
-        counted = {time: self._absent.get(time, 0) + 1 for time in span if time not in closed}
-        kept = {time: tries for time, tries in self._absent.items() if time >= self.next_open and time not in closed}
-        self._absent = {**kept, **counted}
-
-    def _surely_absent(self, time: int) -> bool:
-        return self._absent.get(time, 0) >= (self._rules.gap_tries if self._rules.dense else 1)
-
     def _end_of_hole(self) -> int:
         time = self.next_open
-        while self._surely_absent(time) and time not in self._pending:
+        while self._absence.sure(time) and time not in self._pending:
             time += self.grid.interval_ms
         return time
 

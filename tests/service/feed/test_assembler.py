@@ -254,6 +254,18 @@ def test_answers_that_end_before_the_hole_or_hold_bad_rows_prove_nothing() -> No
     assert assembler.counts.gaps == 0
 
 
+def test_a_row_that_never_makes_sense_does_not_hold_up_the_candles_after_it_for_ever() -> None:
+    assembler = make_assembler(gap_tries=2)
+    assembler.offer(row(0), True, NOW)
+    answers = 0
+    while assembler.counts.gaps == 0 and answers < 100:
+        assembler.answer([row(0), [at(1), 0.0, 0.0, 0.0, 0.0, 0.0], row(2), row(3)], START, NOW)
+        answers += 1
+    assert [type(item) for item in drain(assembler)] == [Candle, Gap, Candle]
+    # Five times as many as where all rows make sense: it may be put right.
+    assert answers == 10
+
+
 def test_a_candle_that_turns_up_after_its_gap_was_declared_is_stored_as_a_correction() -> None:
     assembler = make_assembler(gap_tries=1)
     assembler.answer([row(0), row(2), row(3)], START, NOW)
