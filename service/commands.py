@@ -24,10 +24,12 @@ MAX_STORED_CANDLES = 1_000_000
 
 def serve(options: argparse.Namespace, settings: Settings) -> None:
     signal.signal(signal.SIGTERM, _quit)  # until the service takes over: importing takes seconds
-    from service.learner_child import start_child
+    from service.learner_child import LearnerChild, start_child
 
-    children = [start_child() for _ in settings.symbols]  # their imports take as long, side by side with ours
+    children: list[LearnerChild] = []
     try:
+        for _ in settings.symbols:  # their imports take as long, side by side with ours
+            children.append(start_child())
         import uvloop
 
         from service.app import serve as serve_app

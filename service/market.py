@@ -125,8 +125,10 @@ class FollowedMarket:
             await pipeline.learner.load(target.data)
             await self._walk(since)
             await pipeline.take_checkpoint(pinned=True)
+            saved = pipeline.newest_checkpoint
             await pipeline.tell("rollback", _summary(target))
-        await self._set_aside_from(run, target)
+        if saved is not None:
+            await self._set_aside(run, target, saved)
         return _summary(target)
 
     async def _walk(self, candles: Sequence[Candle]) -> None:
@@ -159,12 +161,11 @@ class FollowedMarket:
         except TimeoutError:
             raise StoreUnavailable(otherwise) from None
 
-    async def _set_aside_from(self, run: Run, target: Checkpoint) -> None:
-        """Never offer again what a rollback went over, nor its target: that lives on in the newest checkpoint."""
+    async def _set_aside(self, run: Run, target: Checkpoint, saved: Checkpoint) -> None:
+        """Never offer again what a rollback went over, nor its target: that lives on in what the rollback saved."""
         pipeline = self._pipeline
         await pipeline.recorder.drained()
-        after = pipeline.newest_checkpoint
-        while after and (between := await pipeline.checkpoints.previous(run, after.open_time)):
+        while between := await pipeline.checkpoints.previous(run, saved.open_time):
             if between.open_time < target.open_time:
                 return
             await pipeline.checkpoints.set_aside(run, between, "rolled back over")

@@ -216,7 +216,8 @@ class MarketPipeline:
         self._publisher.publish("step", self.market, {"step": step, "score": self.learner.short_score})
 
     async def _record(self, candle: Candle, prediction: Prediction, step: Step, learned: Learned) -> None:
-        events = [self._event(event.kind, event.detail) for event in learned.events]
+        # Timed by the candle, not the clock: made again in a recovery, it is the same event and stored once.
+        events = [self._event(event.kind, event.detail, step.open_time + self.interval_ms) for event in learned.events]
         trends = [learned.trend] if learned.trend else []
         await self.recorder.put(
             RecordBatch(candles=[candle], predictions=[prediction], steps=[step], trends=trends, events=events)
@@ -227,15 +228,17 @@ class MarketPipeline:
         async with self.turn:
             if self._since_checkpoint:
                 await self.take_checkpoint(pinned=True)
+            else:
+                self.recorder.pin_newest_checkpoint()
             detail = {"open_time": candle.open_time, "close": candle.close}
             await self.recorder.put(RecordBatch(corrections=[candle], events=[self._event("correction", detail)]))
 
     async def tell(self, kind: EventKind, detail: dict[str, Any]) -> None:
         await self.recorder.put(RecordBatch(events=[self._event(kind, detail)]))
 
-    def _event(self, kind: EventKind, detail: dict[str, Any]) -> Event:
+    def _event(self, kind: EventKind, detail: dict[str, Any], at: int | None = None) -> Event:
         log.info("event", market=self.market, kind=kind, **detail)
-        event = Event(self.market, kind, detail, now_ms())
+        event = Event(self.market, kind, detail, now_ms() if at is None else at)
         self._publisher.publish("event", self.market, {"kind": kind, "detail": detail, "at": event.at})
         return event
 

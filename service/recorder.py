@@ -31,9 +31,13 @@ CHECKPOINTS_WAITING = 2
 
 @dataclass(slots=True, eq=False)  # itself and no other: an equal entry may be on its way to the database
 class Entry:
-    """Something to store. A ``pinned`` checkpoint is kept whatever comes later: recovery could not do without it."""
+    """Something to store, numbered in the order of arrival.
+
+    A ``pinned`` checkpoint is kept whatever comes later: recovery could not do without it.
+    """
 
     record: RecordBatch | Checkpoint
+    number: int
     pinned: bool = False
 
 
@@ -49,6 +53,7 @@ class Recorder:
         self._limit = limit
         # Full: put() waits, so the pipeline stops taking candles and says why.
         self._entries: deque[Entry] = deque()
+        self._last_number = 0
         self._arrived = asyncio.Event()
         self._stored = asyncio.Event()
         self.database_ok = True
@@ -68,15 +73,23 @@ class Recorder:
         await self._until(lambda: not self.full)
         if isinstance(record, Checkpoint):
             self._drop_old_checkpoints()
-        self._append(Entry(record, pinned))
+        self._append(record, pinned)
 
     def put_soon(self, record: RecordBatch) -> None:
         """Queue a rare small record from a callback, also past the limit."""
-        self._append(Entry(record))
+        self._append(record)
+
+    def pin_newest_checkpoint(self) -> None:
+        """Keep the newest checkpoint that still waits, if one does, whatever comes later."""
+        for entry in reversed(self._entries):
+            if isinstance(entry.record, Checkpoint):
+                entry.pinned = True
+                return
 
     async def drained(self) -> None:
-        """Return when everything put so far is stored."""
-        await self._until(lambda: not self._entries)
+        """Return when everything put so far is stored, however much is put meanwhile."""
+        last = self._last_number
+        await self._until(lambda: not self._entries or self._entries[0].number > last)
 
     async def run(self, run: Run) -> None:
         """Store for ever. Nothing leaves the backlog before the database has it."""
@@ -99,8 +112,9 @@ class Recorder:
             self._stored.clear()
             await self._stored.wait()
 
-    def _append(self, entry: Entry) -> None:
-        self._entries.append(entry)
+    def _append(self, record: RecordBatch | Checkpoint, pinned: bool = False) -> None:
+        self._last_number += 1
+        self._entries.append(Entry(record, self._last_number, pinned))
         self._arrived.set()
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:

@@ -32,7 +32,7 @@ def create_api(deps: ApiDeps) -> FastAPI:
     app.state.tickets = Tickets(time.monotonic)
     app.state.predictions = predict.PredictionCache()
     app.state.scores = score.ScoreCache()
-    # Bounded: so many previews are with a market's learner, so many wait for that, and the next is answered 503.
+    # Bounded: so many previews are with a market's learner at once, so many in all; the next is answered 503.
     app.state.previews = defaultdict(
         lambda: limits.Places(deps.options.previews_at_once, deps.options.previews_waiting)
     )

@@ -14,7 +14,7 @@ import pytest
 from models.candle import Candle
 from models.config import LearnerConfig
 from models.learner import Learner
-from models.records import Step
+from models.records import Learned, LearnerEvent, Step
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions
 from service.ports import Correction, FeedItem, Gap, LivewickError, Notice, StoreUnavailable
@@ -192,6 +192,27 @@ async def test_a_correction_is_stored_and_told_but_not_learned_and_survives_a_ki
         await second.learned(9)
     _, longer = await never_stopped(candles(0, 10), 9)
     assert second.learner.learner.weights_hash() == longer.weights_hash()
+
+
+async def test_what_the_learner_tells_of_a_candle_is_one_event_however_often_it_is_learned() -> None:
+    """Without a checkpoint the second service learns every candle again."""
+
+    def drifting(rig: Rig) -> Rig:
+        learn = rig.learner.learn
+
+        async def learn_and_tell(candle: Candle) -> Learned:
+            learned = await learn(candle)
+            return replace(learned, events=(LearnerEvent("drift", {}),) if candle.open_time == at(3) else ())
+
+        rig.learner.learn = learn_and_tell  # type: ignore[method-assign]
+        return rig
+
+    async with running(drifting(Rig(candles(0, 6)))) as first:
+        await first.learned(5)
+    async with running(drifting(Rig(candles(0, 8), store=first.store))) as second:
+        await second.learned(7)
+    drifts = [event for event in first.store.stored_events if event.kind == "drift"]
+    assert {event.at for event in drifts} == {at(4)}
 
 
 async def test_gaps_and_notices_become_events() -> None:

@@ -90,6 +90,25 @@ async def test_a_full_backlog_makes_put_wait_and_never_drops() -> None:
     assert store.log == [f"candle {at(index)}" for index in range(4)]
 
 
+async def test_drained_means_what_was_put_so_far_though_more_keeps_coming() -> None:
+    store = LoggingStore()
+    recorder = Recorder(store, store, 100)
+
+    async def keep_putting() -> None:
+        for index in range(1, 100_000):
+            await recorder.put(make_batch(index))
+
+    await recorder.put(make_batch(0))
+    putting = asyncio.create_task(keep_putting())
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        writing = group.create_task(recorder.run(await store.open_run(MARKET, {}, 0)))
+        await recorder.drained()
+        assert f"candle {at(0)}" in store.log
+        assert not putting.done()
+        putting.cancel()
+        writing.cancel()
+
+
 async def test_of_many_waiting_checkpoints_only_the_newest_are_kept() -> None:
     store = LoggingStore()
     async with recording(store) as recorder:
@@ -113,6 +132,21 @@ async def test_a_pinned_checkpoint_is_never_dropped() -> None:
         for index in range(6):
             await recorder.put(make_batch(index))
             await recorder.put(make_checkpoint(index), pinned=index == 1)
+        store.unavailable = None
+        await recorder.drained()
+    saved = [line for line in store.log if line.startswith("checkpoint")]
+    assert saved == [f"checkpoint {at(index)}" for index in (1, 4, 5)]
+
+
+async def test_a_checkpoint_can_be_pinned_while_it_waits() -> None:
+    store = LoggingStore()
+    async with recording(store) as recorder:
+        store.unavailable = "away"
+        for index in range(6):
+            await recorder.put(make_batch(index))
+            await recorder.put(make_checkpoint(index))
+            if index == 1:
+                recorder.pin_newest_checkpoint()
         store.unavailable = None
         await recorder.drained()
     saved = [line for line in store.log if line.startswith("checkpoint")]
