@@ -75,7 +75,7 @@ class Network(nn.Module):
         length = even.shape[1]
         even = self.even_embed(even) + self.position[-length:]
         odd = self.odd_embed(odd)
-        if mask is not None or length > 1:
+        if mask is not None or not last_only or len(self.blocks) > 1:  # the last position alone may see everything
             mask = causal_mask(length, mask, even.device)
         for number, block in enumerate(self.blocks):
             last = last_only and number == len(self.blocks) - 1

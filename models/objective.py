@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -85,19 +86,17 @@ def trust_loss(network: CandleNetwork, sample: Sample, horizon: int) -> Tensor:
 
 def branch_loss(network: CandleNetwork, tokens: Tensor, targets: Targets, horizon: int) -> Tensor:
     """Compute the branch's mean loss over a batch: what it adds to the skip's stored outputs is judged."""
-    device = tokens.device
-    skip = torch.from_numpy(targets.skip).to(device)
-    direction = torch.from_numpy(targets.direction.astype("int64")).to(device)
-    trend = torch.from_numpy(targets.trend.astype("float32")).to(device)
-    move = torch.from_numpy(targets.move).to(device)
+    direction, trend = targets.direction, targets.trend
+    flat, none = direction == FLAT, np.zeros(len(direction))
+    signs = np.stack((1 - 2 * flat, FLAT - direction, none, 1 - 2 * trend), axis=1).astype(np.float32)
+    weights = np.stack((none + 1, ~flat, none, (trend != UNKNOWN) / horizon), axis=1).astype(np.float32)
+    skip, move, sign, weight = (
+        torch.from_numpy(array).to(tokens.device) for array in (targets.skip, targets.move, signs, weights)
+    )
     said = skip + network.outputs(tokens).float()
-    flat, moved = (direction == FLAT).float(), (direction != FLAT).float()
-    loss = F.softplus(said[:, 0] * (1 - 2 * flat))
-    loss = loss + moved * F.softplus(said[:, 1] * (FLAT - direction))
-    loss = loss + MOVE_WEIGHT * F.smooth_l1_loss(said[:, 2], move, reduction="none")
-    by_trend = (trend != UNKNOWN) * F.softplus(said[:, 3] * (1 - 2 * trend))
-    mean: Tensor = (loss + by_trend / horizon).mean()
-    return mean
+    by_move = F.smooth_l1_loss(said[:, _MOVE], move, reduction="sum")
+    total: Tensor = (weight * F.softplus(sign * said)).sum() + MOVE_WEIGHT * by_move
+    return total / len(direction)
 
 
 def _logistic_loss(logits: Tensor, truths: Sequence[bool], weights: Sequence[float]) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,9 @@ class RecursiveLinear(nn.Module):
         multiple = torch.dot(gradient, inputs) / torch.dot(inputs, inputs).clamp(min=1e-300)
         self.weight.sub_(reach * (multiple / shrink))
         change = reach * torch.sqrt(self.curvature / shrink / self.growth)
-        # In two roundings, not fused: so the matrix stays symmetric to the last bit and a triangle of it can be saved.
-        self.precise.sub_(torch.outer(change, change))
+        # Not addr_, which rounds differently at the ends of rows: the matrix has to stay symmetric to the last bit, so
+        # that a triangle of it can be saved.
+        self.precise.addcmul_(change[:, None], change, value=-1)
         self.growth.div_(self.forgetting)
 
 

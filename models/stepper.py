@@ -18,6 +18,7 @@ from models.objective import Sample, branch_loss, skip_loss, trust_loss
 from models.optimizer import SkipAdamW
 from models.replay import Replay
 from models.trainer import Trainer, TrainStep
+from models.vector import ParameterVector
 
 Weights = Mapping[str, Tensor]
 
@@ -39,8 +40,9 @@ class Stepper:
             torch.manual_seed(config.seed)
             self.network = CandleNetwork(config).to(config.device)
         self.network.eval()  # no dropout anywhere: a step is a function of state and sample
-        self.optimizer = SkipAdamW(self.network.branch.parameters(), self.network.recursive, config.rate, WEIGHT_DECAY)
-        self.trainer = Trainer(self.network, self.optimizer, config.clip_norm, config.precision, config.device)
+        branch = ParameterVector(self.network.branch)
+        self.optimizer = SkipAdamW([branch.values], self.network.recursive, config.rate, WEIGHT_DECAY)
+        self.trainer = Trainer(self.network, self.optimizer, config.clip_norm, config.precision, config.device, branch)
         self.steps = self.clipped = self.nonfinite = self.rollbacks = 0
         self._failures = 0  # non-finite steps in a row
         self._good: Weights

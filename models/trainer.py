@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from models.config import Precision
+from models.vector import ParameterVector
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,7 +33,10 @@ class TrainStep:
 
 
 class Trainer:
-    """Takes training steps on one network: one forward, one backward, clip by global norm, one optimizer step."""
+    """Takes training steps on one network: one forward, one backward, clip by global norm, one optimizer step.
+
+    The optimizer steps the network's parameters, or, instead of some, the ``vector`` that holds them.
+    """
 
     def __init__(
         self,
@@ -41,11 +45,13 @@ class Trainer:
         clip_norm: float = 1.0,
         precision: Precision = "fp32",
         device: str = "cpu",
+        vector: ParameterVector | None = None,
     ) -> None:
         self.network, self.optimizer = network, optimizer
         self.clip_norm, self.precision = clip_norm, precision
         self.device_type = torch.device(device).type
-        self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.vector = vector
+        self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         # bf16 has the range of fp32; only fp16 needs scaling, from a modest scale: every overflow costs a step.
         self.scaler = torch.amp.GradScaler(self.device_type, init_scale=1024.0, enabled=precision == "fp16")
 
@@ -58,6 +64,8 @@ class Trainer:
         with self.autocast():
             loss = loss_of()
         torch.autograd.backward(self.scaler.scale(loss))
+        if self.vector is not None:
+            self.vector.gather()
         self.scaler.unscale_(self.optimizer)
         norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         value, norm_value = torch.stack((loss.detach().double(), norm.double())).tolist()  # the one synchronisation

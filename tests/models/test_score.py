@@ -5,7 +5,7 @@ import pytest
 
 from models.label import DOWN, FLAT, UP
 from models.panel import FORECASTERS
-from models.score import SCORE_WINDOW_MAX, Score, Scored
+from models.score import HALF_LIFE, SCORE_WINDOW_MAX, Score, Scored
 
 
 def scored(label: int, published: tuple[float, float, float], live: bool = True, **changes: object) -> Scored:
@@ -108,7 +108,7 @@ def test_windows_go_on_over_the_end_of_the_ring() -> None:
 
 def test_a_card_is_strict_json() -> None:
     for score in (Score("m"), random_score(3), random_score(200)):
-        for window in (None, 100):
+        for window in (None, 100, "fading"):
             assert json.loads(json.dumps(score.card(window), allow_nan=False))["market"] == "m"
 
 
@@ -120,3 +120,36 @@ def test_a_restored_score_goes_on_exactly() -> None:
     for window in (None, 300):
         for live in (False, True):
             assert score.card(window, live) == again.card(window, live)
+
+
+def test_a_fading_score_counts_a_candle_half_after_each_half_life() -> None:
+    score = Score("m")
+    for number in range(2 * HALF_LIFE):
+        score.add(scored(UP if number < HALF_LIFE else DOWN, (0.1, 0.1, 0.8)))
+    card = score.card("fading")
+    assert (card["window"], card["candles"]) == ("fading", 2 * HALF_LIFE)
+    assert card["model"]["accuracy"] == pytest.approx(1 / 3, abs=1e-9)
+    assert card["share"]["up"] == pytest.approx(1 / 3, abs=1e-9)
+    assert card["model"]["log_loss"] == pytest.approx(-(np.log(0.8) + 2 * np.log(0.1)) / 3, rel=1e-6)
+    # Interval and verdict count every candle that fades once: a test that forgets would not stay valid.
+    plain = score.card(2 * HALF_LIFE)
+    assert (card["accuracy_interval"], card["verdict"]) == (plain["accuracy_interval"], plain["verdict"])
+
+
+def test_fading_leaves_out_backfill_where_asked_and_has_nulls_without_candles() -> None:
+    score = Score("m")
+    assert score.card("fading")["model"]["log_loss"] is None
+    score.add(scored(DOWN, (0.1, 0.1, 0.8), live=False))
+    assert score.card("fading", live=True)["candles"] == 0
+    score.add(scored(UP, (0.1, 0.1, 0.8)))
+    assert score.card("fading", live=True)["model"]["accuracy"] == 1.0
+
+
+def test_the_short_figures_are_those_of_the_card() -> None:
+    score = random_score(700)
+    card, short = score.card(300), score.short(300)
+    assert (short["candles"], short["verdict"]) == (300, card["verdict"])
+    for name in ("accuracy", "balanced_accuracy", "log_loss", "interval_coverage"):
+        assert short[name] == card["model"][name]
+    assert short["majority_log_loss"] == card["baselines"]["majority"]["log_loss"]
+    assert short["network_log_loss"] == card["members"]["network"]["log_loss"]
