@@ -194,4 +194,4 @@ def create_views() -> None:
     for table in ("candles", "predictions", "steps"):
         moment = "to_timestamp(open_time / 1000.0::double precision)"
         op.execute(f"CREATE INDEX ix_{table}_time ON {table} USING brin (({moment})) WITH (autosummarize = on)")
-        op.execute(f"CREATE VIEW {table}_by_time AS SELECT {moment} AS time, {table}.* FROM {table}")  # noqa: S608 - our own names
+        op.execute(f"CREATE VIEW {table}_by_time AS SELECT {moment} AS time, {table}.* FROM {table}")  # noqa: S608  # nosec B608 - our own names

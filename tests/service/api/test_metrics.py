@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.builders import MARKET, make_step
 from tests.service.api.conftest import World
+from tests.support.asgi_socket import AsgiSocket
 
 
 async def samples(client: httpx.AsyncClient) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -57,7 +58,7 @@ async def test_a_loss_that_is_not_known_is_no_sample(client: httpx.AsyncClient, 
     assert ("livewick_loss", (MARKET,)) not in await samples(client)
 
 
-async def test_failures_69_scanners_make_no_series(client: httpx.AsyncClient) -> None:
+async def test_failures_69_scanners_make_no_series(client: httpx.AsyncClient, world: World) -> None:
     await client.get("/metrics")
     before = len(await samples(client))
     for n in range(500):
@@ -66,6 +67,7 @@ async def test_failures_69_scanners_make_no_series(client: httpx.AsyncClient) ->
     for n in range(50):
         await client.request(f"METHOD{n}", "/predict")
         await client.request(f"METHOD{n}", f"/x{n}")
+        await AsgiSocket(world.app, path=f"/ws/{n}").open()
     assert len(await samples(client)) - before <= 5
     assert len((await client.get("/metrics")).content) < 200_000
 

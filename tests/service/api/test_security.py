@@ -181,7 +181,7 @@ def websocket_paths(world: World) -> list[str]:
     return [route.path for route in walk_routes(world.app.routes) if isinstance(route, APIWebSocketRoute)]
 
 
-async def test_failures_43_every_websocket_route_refuses_without_a_key(keyed: World) -> None:
+async def test_failures_49_every_websocket_route_refuses_without_a_key(keyed: World) -> None:
     paths = websocket_paths(keyed)
     assert paths
     async with serving(keyed) as address:
