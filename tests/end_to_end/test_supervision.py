@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.never_stopped import database_in, nothing_lost_and_equal_to_the_last_bit
-from tests.support.processes import Service, exchange, service
+from tests.support.processes import NO_TLS, Service, exchange, service
 
 BACK_SECONDS = 10
 DEATHS_A_LIFE = 4
@@ -37,7 +37,7 @@ def away_and_back(running: Service, number: signal.Signals) -> tuple[float, floa
     learner_of(running).send_signal(number)
     started = time.monotonic()
     away = None
-    with httpx.Client(base_url=running.url, timeout=5) as client:
+    with httpx.Client(base_url=running.url, timeout=5, verify=NO_TLS) as client:
         while time.monotonic() < started + 3 * BACK_SECONDS:
             answer = client.get("/predict")
             if answer.status_code == 503:
@@ -81,6 +81,7 @@ def test_a_killed_learner_is_back_in_seconds_and_nobody_else_notices(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_many_times(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """WORKER_KILLS=50 is what the issue asks for."""
     waits = torment(tmp_path, signal.SIGKILL, KILLS)
@@ -89,6 +90,7 @@ def test_killed_many_times(tmp_path: Path, record_property: Callable[[str, objec
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_stopped_many_times(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """It never goes on by itself: the service has to notice. WORKER_STOPS=10 is what the issue asks for."""
     waits = torment(tmp_path, signal.SIGSTOP, STOPS)
