@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import ccxt.pro as ccxt_pro
 
 from service.feed.pace import Manners
-from service.feed.patience import first_answer
+from service.feed.patience import NoAnswer, first_answer
 from service.feed.sockets import listening
 from service.feed.timing import FeedTiming
 from service.feed.trouble import Trouble, read_trouble
@@ -103,7 +104,7 @@ class ExchangeClient:
         """Return the exchange's clock, None where it does not show one."""
         if not self.api.has.get("fetchTime"):
             return None
-        told = await self._ask(self.api.fetch_time)
+        told = await self._ask(self.api.fetch_time, times=1)
         return told if type(told) is int else None
 
     async def candles(self, since: int | None, limit: int) -> list[list[Any]]:
@@ -113,12 +114,21 @@ class ExchangeClient:
     async def _fetch_rows(self, since: int | None, limit: int) -> list[list[Any]]:
         return [list(row) for row in await self.api.fetch_ohlcv(self._symbol, self._timeframe, since, limit)]
 
-    async def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask REST; raises CallFailed."""
-        with self._telling_trouble():
-            answer = await first_answer(call, self._timing.request_seconds, _ASK_TIMES, self._note_late)
-        self.late = False
-        return answer
+    async def _ask(self, call: Callable[[], Coroutine[Any, Any, T]], times: int | None = None) -> T:
+        """Ask REST, waiting ``times`` the usual (default: as long as ccxt's ``timeout``); raises CallFailed."""
+
+        async def asking() -> T:
+            with self._telling_trouble():
+                return await call()
+
+        every_seconds = self._timing.request_seconds
+        times = times or max(1, math.ceil(self.api.timeout / 1_000 / every_seconds))
+        try:
+            return await first_answer(asking, every_seconds, times, self._note_late)
+        except NoAnswer as error:
+            raise CallFailed(Trouble(str(error))) from error
+        finally:
+            self.late = False
 
     def _note_late(self) -> None:
         self.late = True
@@ -139,7 +149,8 @@ class ExchangeClient:
         if self._bug is not None:
             raise self._bug
         if not self.flagged:
-            for row in rows:
+            # Upbit's is one row, others' are several.
+            for row in rows if isinstance(rows[0], list) else [rows]:
                 self._on_row(list(row), False)
 
     @property

@@ -55,7 +55,10 @@ class DialBudget:
             return 0.0
         return max(0.0, self._dials[0] + self._window - self._now())
 
-    def spend(self) -> None:
+    async def take(self) -> None:
+        """Wait for the leave to dial and take it; markets that wait together go one by one."""
+        while wait_seconds := self.wait_seconds():  # noqa: ASYNC110 - time passes by itself
+            await asyncio.sleep(wait_seconds)
         self._dials.append(self._now())
 
 

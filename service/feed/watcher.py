@@ -62,8 +62,7 @@ class Watcher:
 
     async def _dial(self) -> None:
         """Take the leave to dial from the budget, when the next watch is going to dial."""
-        await asyncio.sleep(self._budget.wait_seconds())
-        self._budget.spend()
+        await self._budget.take()
         self._dials += 1
         self._dialled_at = self._advanced_at = now = self._clock.elapsed_ms()
         self._renew_at = now + self._timing.renew_seconds * 1_000 * self._timing.speed

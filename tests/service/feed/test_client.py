@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import ccxt
 import pytest
 
 from service.feed.client import CallFailed, ExchangeClient
@@ -46,8 +47,8 @@ class Listener:
         self.malformed += 1
 
 
-def make_client(exchange: SimulatedExchange, listener: Listener) -> ExchangeClient:
-    timing = FeedTiming(request_seconds=2)
+def make_client(exchange: SimulatedExchange, listener: Listener, request_seconds: float = 2) -> ExchangeClient:
+    timing = FeedTiming(request_seconds=request_seconds)
     config = exchange.ccxt_config()
     return ExchangeClient("binance", "ETH/USDT", "1s", config, timing, listener.row, listener.senseless)
 
@@ -161,6 +162,39 @@ async def test_a_refused_question_tells_how_long_to_wait(exchange: SimulatedExch
         await client.candles(None, 2)
     await client.close()
     assert caught.value.trouble.retry_after_seconds == 9
+
+
+async def test_a_slow_question_that_was_then_refused_is_not_late_any_more(exchange: SimulatedExchange) -> None:
+    client = make_client(exchange, Listener(), request_seconds=0.01)
+
+    async def refuse_late(*_: object) -> None:
+        if not client.late:
+            await asyncio.Event().wait()
+        raise ccxt.RateLimitExceeded("HTTP 429")
+
+    client.api.fetch_ohlcv = refuse_late
+    with pytest.raises(CallFailed) as failed:
+        await client.candles(None, 5)
+    assert failed.value.trouble.limited
+    assert not client.late
+    await client.close()
+
+
+async def test_a_patient_ccxt_timeout_is_waited_for(exchange: SimulatedExchange) -> None:
+    client = make_client(exchange, Listener(), request_seconds=0.01)
+    client.api.timeout = 100
+    waits = 0
+
+    async def answer_late(*_: object) -> list[list[float]]:
+        nonlocal waits
+        waits += 1
+        await asyncio.sleep(0.06 if waits == 1 else 10)
+        return []
+
+    client.api.fetch_ohlcv = answer_late
+    assert await client.candles(None, 5) == []
+    assert waits == 3
+    await client.close()
 
 
 async def test_without_the_exchange_s_clock_its_candles_and_ours_tell_the_time(exchange: SimulatedExchange) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from dataclasses import replace
 from email.utils import formatdate
 
 import pytest
@@ -125,7 +127,7 @@ def test_what_one_market_is_told_holds_for_all_of_its_exchange() -> None:
     assert manners.quiet_seconds() == 0
 
 
-def test_no_more_than_sixty_dials_pass_in_five_minutes_though_aiohttp_may_dial_each_twice() -> None:
+async def test_no_more_than_sixty_dials_pass_in_five_minutes_though_aiohttp_may_dial_each_twice() -> None:
     now = [0.0]
     budget = DialBudget(TIMING, lambda: now[0])
     dials = []
@@ -134,9 +136,22 @@ def test_no_more_than_sixty_dials_pass_in_five_minutes_though_aiohttp_may_dial_e
         if wait:
             now[0] += wait
             continue
-        budget.spend()
+        await budget.take()
         dials.append(now[0])
         now[0] += 1.0
     for start in dials:
         assert sum(start <= dial < start + 300 for dial in dials) <= 30
     assert len(dials) == 120
+
+
+async def test_markets_that_wait_together_do_not_dial_together() -> None:
+    budget = DialBudget(replace(TIMING, dials_per_window=3, dial_window_seconds=0.1))
+    dials: list[float] = []
+
+    async def dial() -> None:
+        await budget.take()
+        dials.append(time.monotonic())
+
+    await asyncio.gather(*(dial() for _ in range(10)))
+    # A dial is noted a little after its leave, so a fourth may seem this much too early.
+    assert all(fourth - first > 0.08 for first, fourth in zip(dials, dials[3:], strict=False))

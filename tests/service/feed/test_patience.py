@@ -64,6 +64,29 @@ async def test_after_so_many_questions_without_an_answer_it_is_given_up_and_none
     assert (exchange.asked, exchange.late, exchange.left) == (3, 3, 3)
 
 
+async def test_however_long_it_waits_only_three_questions_are_out() -> None:
+    exchange = Exchange(3)
+    with pytest.raises(NoAnswer):
+        await first_answer(exchange.ask, 0.001, 9, exchange.note)
+    assert (exchange.asked, exchange.late) == (3, 9)
+
+
+async def test_an_answer_counts_more_than_an_error_of_the_same_moment() -> None:
+    answers: list[asyncio.Future[int]] = []
+
+    async def ask() -> int:
+        answers.append(asyncio.get_running_loop().create_future())
+        return await answers[-1]
+
+    def note() -> None:
+        if len(answers) == 3:
+            answers[0].set_exception(ZeroDivisionError())
+            answers[1].set_result(7)
+            answers[2].set_exception(ZeroDivisionError())
+
+    assert await first_answer(ask, 0.01, 4, note) == 7
+
+
 async def test_an_error_is_an_answer() -> None:
     async def fail() -> int:
         raise ZeroDivisionError
