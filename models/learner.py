@@ -30,6 +30,7 @@ from models.records import (
     Learned,
     LearnerEvent,
     Prediction,
+    ScoreWindow,
     Skip,
     Step,
     Trend,
@@ -150,8 +151,8 @@ class Learner:
             for candles, (features, context, _), opinion in zip(requests, ends, opinions, strict=True)
         ]
 
-    def score(self, window: int | None, live: bool) -> dict[str, Any]:
-        """Give the contract's Score over the last ``window`` candles, None for all; JSON-ready."""
+    def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
+        """Give the contract's Score over a window; JSON-ready."""
         return self.scores.card(window, live)
 
     def short_score(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 Direction = Literal["down", "flat", "up"]
 DIRECTIONS: tuple[Direction, ...] = ("down", "flat", "up")
 Skip = Literal["nonfinite", "warmup", "gap", "paused"]
+ScoreWindow = int | Literal["fading"] | None
+"""The last so many candles; all the kept ones, fading; or None for the whole run."""
 PREVIEW_CANDLES = 1_500
 """A preview reads no more candles than this from the end: the longest average runs over 900."""
 

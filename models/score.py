@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from models.experts import BASELINES
 from models.features import Vector
 from models.label import FLAT
 from models.panel import FORECASTERS
-from models.records import DIRECTIONS
+from models.records import DIRECTIONS, ScoreWindow
 from models.verdict import Wealth, accuracy_interval
 
 SCORE_WINDOW_MAX = 14_400
@@ -31,8 +31,6 @@ HALF_LIFE = 3_600
 """Candles after which one counts half in the fading score."""
 
 Rows = npt.NDArray[np.float32]
-ScoreWindow = int | Literal["fading"] | None
-"""The last so many candles, all the kept ones fading by HALF_LIFE, or None for the whole run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from websockets import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.asyncio.client import connect
 
 from models.candle import Candle
-from models.records import Prediction, Step
+from models.records import Prediction, ScoreWindow, Step
 from service.client_frames import Frame, parse_candle, parse_frame, parse_prediction, parse_step
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def _plain(method: Literal["GET", "POST"], path: str, **query: Any) -> _Call[dic
     return _Call(method, path, query, lambda body: dict(body))
 
 
-def _score(market: str | None, window: int | None, live: bool) -> _Call[dict[str, Any]]:
+def _score(market: str | None, window: ScoreWindow, live: bool) -> _Call[dict[str, Any]]:
     return _plain("GET", "/score", market=market, window=window, live="true" if live else None)
 
 
@@ -138,8 +138,8 @@ class Client:
         """Iterate the stored steps."""
         return self._all("/steps", parse_step, market, start, end)
 
-    def score(self, market: str | None = None, window: int | None = None, live: bool = False) -> dict[str, Any]:
-        """Return the score over the last ``window`` candles, or of the whole run."""
+    def score(self, market: str | None = None, window: ScoreWindow = None, live: bool = False) -> dict[str, Any]:
+        """Return the score over the last ``window`` candles, "fading", or of the whole run."""
         return self._send(_score(market, window, live))
 
     def markets(self) -> list[dict[str, Any]]:
@@ -210,8 +210,8 @@ class AsyncClient:
         """Iterate the stored steps."""
         return self._all("/steps", parse_step, market, start, end)
 
-    async def score(self, market: str | None = None, window: int | None = None, live: bool = False) -> dict[str, Any]:
-        """Return the score over the last ``window`` candles, or of the whole run."""
+    async def score(self, market: str | None = None, window: ScoreWindow = None, live: bool = False) -> dict[str, Any]:
+        """Return the score over the last ``window`` candles, "fading", or of the whole run."""
         return await self._send(_score(market, window, live))
 
     async def markets(self) -> list[dict[str, Any]]:

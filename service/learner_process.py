@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.candle import Candle
 from models.config import LearnerConfig
-from models.records import PREVIEW_CANDLES, Learned, Prediction
+from models.records import PREVIEW_CANDLES, Learned, Prediction, ScoreWindow
 from service.clock import now_ms
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class LearnerServer:
 
         return self.learner.last_open_time, self.learner.step, dump_state(self.learner.state_dict())
 
-    def do_score(self, window: int | None, live: bool) -> dict[str, Any]:
+    def do_score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
         return self.learner.score(window, live)
 
     def do_describe(self) -> dict[str, Any]:

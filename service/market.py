@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from models.candle import Candle
-from models.records import Prediction
+from models.records import Prediction, ScoreWindow
 from service.clock import now_ms
 from service.pipeline import MarketPipeline
 from service.ports import Checkpoint, LivewickError, MarketStatus, Phase, Run, StoreUnavailable
@@ -81,7 +81,7 @@ class FollowedMarket:
     async def preview(self, candles: Sequence[Candle]) -> Prediction:
         return await self._pipeline.learner.preview(candles)
 
-    async def score(self, window: int | None, live: bool) -> dict[str, Any]:
+    async def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
         return await self._pipeline.learner.score(window, live)
 
     async def describe(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from models.candle import Candle
-from models.records import Prediction
+from models.records import Prediction, ScoreWindow
 from service.ports import FeedState, LearnerUnavailable, MarketStatus
 
 
@@ -47,7 +47,7 @@ class WaitingMarket:
     async def preview(self, candles: Sequence[Candle]) -> Prediction:
         self._refuse()
 
-    async def score(self, window: int | None, live: bool) -> dict[str, Any]:
+    async def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
         self._refuse()
 
     async def describe(self) -> dict[str, Any]:

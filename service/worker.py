@@ -14,7 +14,7 @@ import structlog
 
 from models.candle import Candle
 from models.config import LearnerConfig
-from models.records import PREVIEW_CANDLES, Learned, Prediction
+from models.records import PREVIEW_CANDLES, Learned, Prediction, ScoreWindow
 from service.learner_child import LearnerChild, Replies, start_child
 from service.learner_process import LearnReply, Request
 from service.ports import RETRY_SECONDS, CheckpointRefused, LearnerUnavailable, LivewickError
@@ -170,7 +170,7 @@ class LearnerWorker:
                 raise LearnerUnavailable("the learner is too busy to answer previews", 2) from None
             return prediction
 
-    async def score(self, window: int | None, live: bool) -> dict[str, Any]:
+    async def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
         score: dict[str, Any] = await self._live("score", window, live)
         return score
 

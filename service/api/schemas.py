@@ -163,7 +163,7 @@ class ScoreOut(Schema):
 
     model_config = ConfigDict(extra="allow")
     market: str
-    window: int | Literal["all"]
+    window: int | Literal["all", "fading"]
     candles: int
     moved: float | None
     share: ShareOut

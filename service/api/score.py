@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from models.records import ScoreWindow
 from service.api.answers import Flag, written_as
 from service.api.deps import Market
 from service.api.schemas import ScoreOut, problems
@@ -17,7 +18,7 @@ from service.strict_json import encode
 
 router = APIRouter(tags=["score"])
 MAX_WINDOW = 14_400
-WINDOW = "^(all|[1-9][0-9]{0,3}|1[0-3][0-9]{3}|14[0-3][0-9]{2}|14400)$"
+WINDOW = "^(all|fading|[1-9][0-9]{0,3}|1[0-3][0-9]{3}|14[0-3][0-9]{2}|14400)$"
 KEPT = 64
 
 
@@ -26,9 +27,9 @@ class ScoreCache:
 
     def __init__(self) -> None:
         # Bounded: the oldest of KEPT answers makes room.
-        self._answers: dict[tuple[str, int | None, bool], tuple[int | None, asyncio.Task[bytes]]] = {}
+        self._answers: dict[tuple[str, ScoreWindow, bool], tuple[int | None, asyncio.Task[bytes]]] = {}
 
-    async def get(self, market: LiveMarket, window: int | None, live: bool) -> bytes:
+    async def get(self, market: LiveMarket, window: ScoreWindow, live: bool) -> bytes:
         """Return the encoded score, as of the last step."""
         step = market.status().last_step
         version = None if step is None else step.open_time
@@ -54,7 +55,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-async def _compute(market: LiveMarket, window: int | None, live: bool) -> bytes:
+async def _compute(market: LiveMarket, window: ScoreWindow, live: bool) -> bytes:
     return encode(await market.score(window, live))
 
 
@@ -65,9 +66,10 @@ async def score(
     window: Annotated[
         str,
         Field(pattern=WINDOW),
-        written_as(WINDOW, f"a whole number from 1 to {MAX_WINDOW}, or `all`, is needed"),
+        written_as(WINDOW, f"a whole number from 1 to {MAX_WINDOW}, `fading` or `all`, is needed"),
         Query(
-            description=f"The last so many candles, 1 to {MAX_WINDOW}, or `all`.",
+            description=f"The last so many candles, 1 to {MAX_WINDOW}, `all`, or `fading`: the last {MAX_WINDOW}, of "
+            "which each counts half as much after 3,600 later ones.",
             examples=["3600"],
         ),
     ] = "all",
@@ -75,5 +77,5 @@ async def score(
 ) -> Response:
     """Tell the score over the last `window` candles."""
     cache: ScoreCache = request.app.state.scores
-    candles = None if window == "all" else int(window)
-    return Response(await cache.get(market, candles, live), media_type="application/json")
+    asked: ScoreWindow = None if window == "all" else "fading" if window == "fading" else int(window)
+    return Response(await cache.get(market, asked, live), media_type="application/json")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.candle import Candle
-from models.records import Prediction
+from models.records import Prediction, ScoreWindow
 from service.ports import FeedState, LivewickError, MarketStatus
 from tests.builders import MARKET, START, make_prediction, make_step
 
@@ -77,7 +77,7 @@ class FakeMarket:
         self.previewed.append(candles)
         return make_prediction(open_time=candles[-1].open_time + self.interval_ms)
 
-    async def score(self, window: int | None, live: bool) -> dict[str, Any]:
+    async def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
         await self._ready()
         self.scored.append((window, live))
         return {

@@ -25,6 +25,12 @@ async def test_window_and_live_are_passed_on(client: httpx.AsyncClient, world: W
     assert world.market.scored == [(300, True)]
 
 
+async def test_a_fading_score_is_asked_for_by_that_name(client: httpx.AsyncClient, world: World) -> None:
+    answer = await client.get("/score?window=fading")
+    assert (answer.status_code, answer.json()["window"]) == (200, "fading")
+    assert world.market.scored == [("fading", False)]
+
+
 async def test_a_number_that_is_not_finite_is_null(client: httpx.AsyncClient) -> None:
     assert (await client.get("/score")).json()["model"]["log_loss"] is None
 
