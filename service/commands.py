@@ -56,7 +56,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
     from service.pretrained import read_pretrained
     from service.replay import make_learner
     from service.replay import replay as run
-    from service.scorecard import print_scorecard
+    from service.scorecard import print_scorecard, print_windows
 
     grid, config = read_grid(options.file, options.tick, options.limit, settings)
     learner = make_learner(config, read_pretrained(settings.pretrained))
@@ -67,6 +67,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
         return
     console = Console()
     print_scorecard(result.score, console)
+    print_windows((learner.score(window, False) for window in (300, 3_600, "fading")), console)
     each = result.seconds / max(result.candles, 1) * 1000
     console.print(f"{result.candles:,} candles in {result.seconds:.1f} s, {each:.2f} ms each")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -38,6 +39,17 @@ def print_scorecard(score: dict[str, Any], console: Console) -> None:
     )
     low, high = score["accuracy_interval"] or (None, None)
     console.print(f"accuracy within {_percent(low)} and {_percent(high)}; verdict: {VERDICTS[score['verdict']]}")
+
+
+def print_windows(scores: Iterable[dict[str, Any]], console: Console) -> None:
+    """Print one line each for the latest stretches of the same run: model, best baseline, verdict."""
+    for score in scores:
+        name, best = min(score["baselines"].items(), key=lambda item: _order(item[1].get("log_loss")))
+        stretch = "all, fading" if score["window"] == "fading" else f"last {score['window']:,}"
+        console.print(
+            f"{stretch}: log loss {_number(score['model']['log_loss'])} ({name} {_number(best.get('log_loss'))}), "
+            f"accuracy {_percent(score['model']['accuracy'])}, {score['verdict']}"
+        )
 
 
 def _order(value: float | None) -> float:
