@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from models.features import Vector
+from models.panel import FORECASTERS
+from models.score import Score, Scored
 from models.verdict import LEVEL, Wealth, accuracy_interval, start_level
 
 STREAMS, CANDLES, BASELINES = 1_000, 1_500, 5
@@ -103,3 +105,26 @@ def test_the_accuracy_interval_narrows() -> None:
     widths = [high - low for low, high in (accuracy_interval(n / 2, n) or (0, 0) for n in (100, 1_000, 10_000))]
     assert widths[0] > 2 * widths[1] > 4 * widths[2]
     assert widths[2] < 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_published_model_without_skill_is_called_better_in_at_most_a_twentieth_of_a_thousand_lives() -> None:
+    """The whole machinery: candles scored one by one, and looked at over the run and its latest windows all along.
+
+    The model guesses as well as ``markov`` does, so there is nothing to find; the other baselines are far worse.
+    """
+    better = 0
+    for seed in range(1_000):
+        draw, score, found = np.random.default_rng(seed), Score("m"), False
+        truth = draw.dirichlet([3.0, 4.0, 3.0])
+        for number in range(1, 601):
+            given = draw.dirichlet([1.0, 1.0, 1.0], size=len(FORECASTERS))
+            for equal in (FORECASTERS.index("model"), FORECASTERS.index("markov")):
+                given[equal] = draw.dirichlet(30 * truth + 1)
+            label = int(draw.choice(3, p=truth))
+            score.add(Scored(given, label, live=True, covered=True, error=0.0, persistence=0.0, trend=None))
+            if number % 25 == 0:
+                found |= any(score.card(window)["verdict"] == "better" for window in (None, 100, 300))
+        better += found
+    assert better <= 1_000 * LEVEL
