@@ -133,7 +133,8 @@ class Assembler:
             self._confirm(closed[time], now_ms)
         self.suspects -= {time for time in self.suspects if time <= newest}
         first = max(self.next_open, self.grid.floor(since + self.grid.interval_ms - 1))
-        self._absence.count(self.next_open, range(first, newest, self.grid.interval_ms), closed, spoilt=refused > 0)
+        end = newest if self._rules.dense else self._quiet_until(newest, now_ms)
+        self._absence.count(self.next_open, range(first, end, self.grid.interval_ms), closed, spoilt=refused > 0)
         self._advance()
         traded = max((time for time, candle in candles.items() if candle.volume > 0), default=None)
         return Answer(len(candles), refused, newest, traded)
@@ -268,6 +269,11 @@ class Assembler:
         if time < newest or self._rules.dense:
             return time < newest
         return now_ms >= time + self.grid.interval_ms + self._rules.rest_grace_ms
+
+    def _quiet_until(self, newest: int, now_ms: float) -> int:
+        """Where quiet intervals have no candle, the answer tells that it was quiet since its newest, for a minute."""
+        fillable = newest + (MAX_FILL_CANDLES + 1) * self.grid.interval_ms
+        return max(newest, min(self.grid.floor(now_ms - self._rules.rest_grace_ms), fillable))
 
     def _end_of_hole(self) -> int:
         time = self.next_open

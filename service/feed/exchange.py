@@ -93,6 +93,8 @@ class ExchangeFeed:
         )
         if self._client.built:
             self.timing = trades_timing(self.timing)
+        elif not self._client.dense:
+            self.timing = self.timing.patient()
 
     # --- context ------------------------------------------------------------------------------------------------------
 

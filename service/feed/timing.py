@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 
@@ -43,6 +43,10 @@ class FeedTiming:
     dial_window_seconds: float = 300.0
     renew_seconds: float = 23 * 3_600.0  # the exchange cuts a socket after 24 h; a new one is opened before that
     renew_again_seconds: float = 600.0  # after a new one that did not work; the old one stays
+
+    def patient(self) -> Self:
+        """Return the timing where a quiet interval has no candle: it is known to be one only seconds later."""
+        return replace(self, stale_after_ms=2 * self.stale_after_ms)
 
     @classmethod
     def accelerated(cls, speed: float) -> Self:

@@ -27,15 +27,11 @@ FULL_PAGES = (ccxt_pro.kraken,)
 
 
 def trades_timing(timing: FeedTiming) -> FeedTiming:
-    """Return the timing for candles built from trades: quiet seconds are asked about soon, and less is read again.
-
-    A quiet second is known to be one two seconds later, so that the feed is stale only after a few more.
-    """
+    """Return the timing for candles built from trades: quiet seconds are asked about soon, and less is read again."""
     return replace(
-        timing,
+        timing.patient(),
         poll_after_ms=1_500,
         follow_after_ms=1_500,
-        stale_after_ms=8_000,
         reread_ms=15_000,
         reread_candles=30,
         deep_reread_ms=10**12,

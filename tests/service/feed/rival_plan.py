@@ -83,10 +83,11 @@ class Plan:
         return max((ill.end for ill in self.ills), default=0.0)
 
 
-def draw(seed: int, seconds: float, count: int) -> Plan:
-    """Draw ``count`` troubles within ``seconds``."""
+def draw(seed: int, seconds: float, count: int, longest: float = 72.0) -> Plan:
+    """Draw ``count`` troubles that begin within ``seconds`` and last no longer than ``longest``."""
     chance = random.Random(seed)
-    ills = tuple(_one(chance, chance.uniform(-2, seconds)) for _ in range(count))
+    drawn = [_one(chance, chance.uniform(-2, seconds)) for _ in range(count)]
+    ills = [ill for ill in drawn if ill.end - ill.start <= longest]
     off = chance.choice((0.0, 0.0, 0.0, 600_000.0, -600_000.0, 3_000.0))
     return Plan(tuple(sorted(ills, key=lambda ill: ill.start)), off)
 

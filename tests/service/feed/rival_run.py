@@ -74,12 +74,17 @@ def values(candle: Candle) -> tuple[float, float, float, float, float]:
     return candle.open, candle.high, candle.low, candle.close, candle.volume
 
 
-async def run(plan: Plan, seed: int, *, seconds: float, timing: FeedTiming | None = None) -> tuple[Outcome, list[str]]:
-    """Follow the rival through its plan and until everything is right, or clearly will not be."""
+async def run(
+    plan: Plan, seed: int, *, seconds: float, enough: int | None = None, timing: FeedTiming | None = None
+) -> tuple[Outcome, list[str]]:
+    """Follow the rival through its plan and until everything is right, or clearly will not be.
+
+    ``enough``: follow it for ``seconds`` only, and until so many candles came.
+    """
     outcome, rival = Outcome(), Rival(plan, seed)
     async with rival.serve() as config:
         following = asyncio.create_task(_follow(rival, config, outcome, timing or FeedTiming()))
-        calm = plan.end if plan.ills else seconds
+        calm = max(seconds, plan.end) if enough is None else seconds
         while rival.at < calm + AT_MOST_SECONDS:
             await asyncio.wait([following], timeout=0.25)
             if following.done():
@@ -89,6 +94,8 @@ async def run(plan: Plan, seed: int, *, seconds: float, timing: FeedTiming | Non
             late = rival.now_ms() - (outcome.due or 0) - SECOND
             if outcome.fresh_after is None and late < FRESH_MS:
                 outcome.fresh_after = rival.at - calm
+            if enough is not None and len(outcome.stored) >= enough:
+                break
             if outcome.fresh_after is not None and rival.at > calm + SETTLE_SECONDS and not outcome.differences(rival):
                 outcome.settled_after = rival.at - calm
                 break

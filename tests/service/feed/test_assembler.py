@@ -285,7 +285,7 @@ def test_before_the_first_candle_there_is_no_gap_unless_the_consumer_resumes() -
 
 def test_where_quiet_intervals_have_no_candle_up_to_sixty_are_filled_flat() -> None:
     assembler = make_assembler(dense=False)
-    assembler.answer([row(0), row(61), row(62)], START, NOW)
+    assembler.answer([row(0), row(61), row(62)], START, at(66))
     items = drain(assembler)
     assert times(items) == list(range(63))
     filled = [item for item in items if isinstance(item, Candle) and item.source == "filled"]
@@ -293,9 +293,19 @@ def test_where_quiet_intervals_have_no_candle_up_to_sixty_are_filled_flat() -> N
     assert all((c.open, c.high, c.low, c.close, c.volume) == (100.0, 100.0, 100.0, 100.0, 0.0) for c in filled)
 
 
+def test_where_quiet_intervals_have_no_candle_they_are_filled_while_the_market_is_quiet_for_a_minute() -> None:
+    assembler = make_assembler(dense=False)
+    for number in range(4, 100):
+        assembler.answer([row(0)], START, at(number))
+    assert times(drain(assembler)) == list(range(61))
+    assert (assembler.counts.filled, assembler.counts.gaps) == (60, 0)
+    assembler.answer([row(0), row(99), row(100)], START, at(104))
+    assert [type(item) for item in drain(assembler)] == [Candle] * 40
+
+
 def test_a_quiet_time_longer_than_sixty_candles_is_a_gap() -> None:
     assembler = make_assembler(dense=False)
-    assembler.answer([row(0), row(62), row(63)], START, NOW)
+    assembler.answer([row(0), row(62), row(63)], START, at(67))
     assert [type(item) for item in drain(assembler)] == [Candle, Gap, Candle, Candle]
 
 
@@ -355,12 +365,12 @@ def test_quiet_intervals_right_after_the_last_stored_candle_are_filled_from_it()
         resuming=True,
         recent=[replace(candle(0), open_time=at(-1))],
     )
-    assembler.answer([row(2), row(3)], at(-1), NOW)
+    assembler.answer([row(2), row(3)], at(-1), at(7))
     assert [item.source for item in drain(assembler) if isinstance(item, Candle)] == [
         "filled",
         "filled",
-        "backfill",
-        "backfill",
+        "live",
+        "live",
     ]
 
 

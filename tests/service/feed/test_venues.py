@@ -1,4 +1,4 @@
-"""Exchanges that show only trades, followed through their real ccxt clients."""
+"""Exchanges other than Binance, followed through their real ccxt clients: most show only trades."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.feed.timing import FeedTiming
 from service.ports import Correction, FeedItem, Gap
 from tests.service.feed.venues import SECOND, VENUES, Coinbase, Gate, Kraken, Venue
 
-SPEED = 4.0
+SPEED = 8.0
 
 
 def make_feed(venue: Venue, config: dict[str, object]) -> ExchangeFeed:
@@ -72,7 +72,7 @@ async def follow_through_trouble(make_venue: type[Venue]) -> None:
     assert len({item.open_time for item in items if isinstance(item, Candle) and item.source == "live"}) > 5
 
 
-async def test_five_exchanges_seconds_are_made_of_their_trades_whatever_happens_to_their_sockets() -> None:
+async def test_other_exchanges_seconds_come_whole_whatever_happens_to_their_sockets() -> None:
     await asyncio.gather(*(follow_through_trouble(make_venue) for make_venue in VENUES))
 
 
@@ -93,7 +93,7 @@ async def test_more_trades_than_fit_in_one_answer_are_fetched_in_several(monkeyp
 
 async def stay_quiet(make_venue: type[Venue]) -> None:
     """Let nobody trade for a minute."""
-    venue = make_venue(7, 8.0)
+    venue = make_venue(7, SPEED)
     async with (
         venue.serve() as config,
         make_feed(venue, config) as feed,
@@ -103,7 +103,7 @@ async def stay_quiet(make_venue: type[Venue]) -> None:
         venue.tape.until_us += 60_000_000
         items += await collect(stream, 60)
     check(venue, items)
-    assert sum(isinstance(item, Candle) and item.source == "filled" for item in items) >= 50
+    assert sum(isinstance(item, Candle) and item.source == "filled" for item in items) >= 20
 
 
 async def test_a_minute_without_a_trade_is_filled_in_as_it_passes() -> None:

@@ -1,4 +1,4 @@
-"""Exchanges that show only trades, on loopback: what kraken, coinbase, bybit, gate and kucoin say, in their words."""
+"""Exchanges other than Binance on loopback: what each says, in its words, of trades made up here."""
 
 from __future__ import annotations
 
@@ -151,7 +151,9 @@ class Venue:
         self._sockets.add(socket)
         try:
             async for message in socket:
-                if message.type is WSMsgType.TEXT:
+                if message.data == "ping":
+                    await socket.send_str("pong")
+                elif message.type is WSMsgType.TEXT:
                     await self._heard(socket, json.loads(message.data))
         finally:
             self._sockets.discard(socket)
@@ -368,4 +370,85 @@ class Kucoin(Venue):
         ]  # fmt: skip
 
 
-VENUES: tuple[type[Venue], ...] = (Kraken, Coinbase, Bybit, Gate, Kucoin)
+class Candles(Venue):
+    """Has candles of a second itself, of those only in which somebody traded."""
+
+    def rows(self, first: int, last: int) -> list[tuple[int, float, float, float, float, float]]:
+        """Return the rows from one open time to another, as they stand now, newest first."""
+        there: dict[int, list[Deal]] = {}
+        for deal in self.happened():
+            there.setdefault(deal.us // 1_000_000 * SECOND, []).append(deal)
+        found = []
+        for open_time in sorted(there, reverse=True):
+            if first <= open_time <= last:
+                prices = [float(deal.price) for deal in there[open_time]]
+                volume = round(sum(float(deal.amount) for deal in there[open_time]), 4)
+                found.append((open_time, prices[0], max(prices), min(prices), prices[-1], volume))
+        return found
+
+    def touched(self, deals: Sequence[Deal]) -> list[tuple[int, float, float, float, float, float]]:
+        times = sorted({deal.us // 1_000_000 * SECOND for deal in deals})
+        return [row for time_ in times for row in self.rows(time_, time_)]
+
+
+class Okx(Candles):
+    exchange = "okx"
+
+    def config(self) -> Json:
+        urls = {"rest": f"http://{self.base}", "ws": f"ws://{self.base}/ws/v5"}
+        return {"urls": {"api": urls}, "options": {"fetchMarkets": {"types": ["spot"]}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        data: Json = []
+        if path.endswith("/time"):
+            data = [{"ts": str(int(self.now_ms()))}]
+        elif path.endswith("/instruments"):
+            market = {"instId": "ETH-USDT", "instType": "SPOT", "baseCcy": "ETH", "quoteCcy": "USDT", "state": "live"}
+            data = [{**market, "tickSz": "0.01", "lotSz": "0.0001"}]
+        elif path.endswith("candles"):
+            first, last = int(query.get("before", 0)) + 1, int(query.get("after", 2**53)) - 1
+            rows = self.rows(first, last)[: min(int(query["limit"]), 300)]
+            data = [self._texts(row) for row in rows]
+        return {"code": "0", "msg": "", "data": data}
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        return [{"event": "subscribe", "arg": arg, "connId": "1"} for arg in message["args"]], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        arg = {"channel": "candle1s", "instId": "ETH-USDT"}
+        return [{"arg": arg, "data": [self._texts(row)]} for row in self.touched(deals)]
+
+    def _texts(self, row: Sequence[float]) -> list[str]:
+        return [*map(str, row), "0", "0", "0"]
+
+
+class Upbit(Candles):
+    exchange, symbol = "upbit", "ETH/KRW"
+
+    def config(self) -> Json:
+        return {"urls": {"api": {"public": f"http://{self.base}", "ws": f"ws://{self.base}/ws/v1"}}}
+
+    def answer(self, path: str, query: dict[str, str]) -> Json:
+        if path.endswith("/market/all"):
+            return [{"market": "KRW-ETH", "korean_name": "", "english_name": "Ethereum"}]
+        if path.endswith("/candles/seconds"):
+            if int(query["count"]) > 200:
+                return {"error": {"name": "too_many", "message": "count"}}
+            to = query.get("to")
+            last = int(datetime.fromisoformat(to).timestamp() * 1_000) - 1 if to else 2**53
+            return [self._words(row) for row in self.rows(0, last)[: int(query["count"])]]
+        return []
+
+    def hear(self, message: Json) -> tuple[list[Json], bool]:
+        return [], True
+
+    def frames(self, deals: Sequence[Deal], kind: str) -> list[Json]:
+        return [{"type": "candle.1s", "code": "KRW-ETH", **self._words(row)} for row in self.touched(deals)]
+
+    def _words(self, row: Sequence[float]) -> Json:
+        opened = datetime.fromtimestamp(row[0] / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return {"market": "KRW-ETH", "candle_date_time_utc": opened, "opening_price": row[1], "high_price": row[2],
+                "low_price": row[3], "trade_price": row[4], "candle_acc_trade_volume": row[5]}  # fmt: skip
+
+
+VENUES: tuple[type[Venue], ...] = (Kraken, Coinbase, Bybit, Gate, Kucoin, Okx, Upbit)
