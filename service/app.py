@@ -64,7 +64,7 @@ TIMING = FeedTiming(close_seconds=2.5)
 PATIENT_TIMING = dataclasses.replace(TIMING, connect_seconds=30)
 """An exchange's list of markets is megabytes: with nothing to fall back on, a slow line may take its time."""
 DAY_MS = 86_400_000
-HANG_SECONDS = {"small": 4.0, "base": 15.0, "large": 120.0}
+HANG_SECONDS = {"small": 3.0, "base": 15.0, "large": 120.0}
 
 
 async def serve(settings: Settings, children: list[LearnerChild]) -> None:

@@ -35,7 +35,7 @@ class WorkerLimits:
     """
 
     start_seconds: float = 90.0
-    hang_seconds: float = 4.0
+    hang_seconds: float = 3.0
     replay_seconds: float = 1.0
     replay_checkpoints: float = 50.0
     preview_seconds: float = 10.0
