@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -45,6 +46,28 @@ def load_state(data: bytes) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("schema") != SCHEMA:
         raise IncompatibleState(f"the checkpoint is not of version {SCHEMA}")
     return state
+
+
+def hash_state(state: Any) -> str:
+    """Hash a state of tensors, arrays, numbers, strings, lists and dicts: equal bits, equal hash (SHA-256)."""
+    digest = hashlib.sha256()
+    _feed(digest.update, state)
+    return digest.hexdigest()
+
+
+def _feed(update: Callable[[bytes], object], value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous().view(torch.uint8) if value.dim() else value.item()
+    if isinstance(value, dict):
+        for key in sorted(value, key=repr):
+            update(f"{key!r}:".encode())
+            _feed(update, value[key])
+    elif isinstance(value, (list, tuple)):
+        update(f"[{len(value)}".encode())
+        for item in value:
+            _feed(update, item)
+    else:
+        update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else f"{value!r};".encode())
 
 
 def check_fits(config: LearnerConfig, state: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Raised whenever saved states could no longer be read, or the same candles would give other numbers."""
 
 Size = Literal["small", "base", "large"]
