@@ -104,7 +104,8 @@ def test_follows_the_websocket_candle_by_candle(stub: StubService, open_page: Op
         expect(page.locator("#next-time")).to_have_text(f"{clock(stub)} UTC")
         expect(page.locator("#recent-table tbody tr").first).to_contain_text(clock(stub, ahead=-1))
         expect(page.locator("#fact-step")).to_have_text(str(len(stub.steps)))
-    assert not any(path.startswith("/candles") for path in stub.requests[asked:])
+    # Some seconds after the start the page looks once more for what was stored late; it does not ask for every candle.
+    assert sum(path.startswith("/candles") for path in stub.requests[asked:]) <= 1
 
 
 def test_missed_frames_are_fetched_by_rest(stub: StubService, open_page: OpenPage) -> None:
