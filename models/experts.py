@@ -21,6 +21,11 @@ class Context:
     recent: tuple[int, int, int]
     features: Vector
 
+    def after(self, direction: int | None, features: Vector) -> Context:
+        """Give the context one candle later; without a direction, after a gap, none is remembered."""
+        recent = (FLAT, FLAT, FLAT) if direction is None else (direction, *self.recent[:2])
+        return Context(recent, features)
+
 
 class Expert(Protocol):
     """An online forecaster. ``predict`` changes nothing; ``learn`` takes the direction that followed the context."""

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from models.candle import Candle
 from models.candle_network import CandleNetwork, Opinion
@@ -24,9 +23,9 @@ from models.label import direction_index
 from models.made import Made, restored
 from models.objective import Sample
 from models.panel import FORECASTERS, Panel
+from models.preview import Known
 from models.records import (
     DIRECTIONS,
-    PREVIEW_CANDLES,
     Learned,
     LearnerEvent,
     Prediction,
@@ -36,7 +35,7 @@ from models.records import (
     Trend,
     TrendOutcome,
 )
-from models.replay import Replay, token
+from models.replay import Replay
 from models.score import Score, Scored
 from models.stepper import Stepper
 from models.trainer import TrainStep
@@ -104,7 +103,8 @@ class Learner:
         self._due = self._made if follows else None
         if not follows:
             self.trends.clear()
-        self._context = _next_context(self._context, features, self._direction(before if follows else None, candle))
+        direction = direction_index(before.close, candle.close, self.config.tick) if before and follows else None
+        self._context = self._context.after(direction, features.joined)
         row = self.replay.add(features, self.window.age)
         opinion = self.stepper.opinions([inputs(features)], self.replay.windows(np.array([row])))[0]
         self._made = self._make(candle, features, self._context, opinion, row, made_at)
@@ -143,12 +143,12 @@ class Learner:
 
         Raises ValueError for a run with fewer than 2 candles or a hole.
         """
-        ends = [self._preview_end(candles) for candles in requests]
-        tokens = np.stack([tokens for _, _, tokens in ends])
-        opinions = self.stepper.opinions([inputs(features) for features, _, _ in ends], tokens)
+        known = [Known.after(candles, self.config) for candles in requests]
+        tokens = np.stack([each.tokens for each in known])
+        opinions = self.stepper.opinions([inputs(each.features) for each in known], tokens)
         return [
-            self._make(candles[-1], features, context, opinion, -1, made_at).prediction
-            for candles, (features, context, _), opinion in zip(requests, ends, opinions, strict=True)
+            self._make(candles[-1], each.features, each.context, opinion, -1, made_at).prediction
+            for candles, each, opinion in zip(requests, known, opinions, strict=True)
         ]
 
     def score(self, window: ScoreWindow, live: bool) -> dict[str, Any]:
@@ -284,36 +284,6 @@ class Learner:
             grad_norm=taken.grad_norm if taken else None, grad_norm_clipped=taken.grad_norm_clipped if taken else None,
             clipped=taken.clipped if taken else False, skipped=skipped, learning_rate=self.config.rate,
         )  # fmt: skip
-
-    def _preview_end(self, candles: Sequence[Candle]) -> tuple[Features, Context, npt.NDArray[np.float32]]:
-        """Give the newest features, the experts' context and the tokens (T, TOKEN) after some candles."""
-        if len(candles) < 2:
-            raise ValueError(f"{len(candles)} candles were given, at least 2 are needed")
-        window, tokens = Window(self.config.interval_ms, self.config.tick), []
-        tail = candles[-PREVIEW_CANDLES:]
-        quiet = max(0, len(tail) - self.config.candles)
-        context, before = start_context(), None
-        for number, candle in enumerate(tail):
-            if before is not None and not window.follows(candle):
-                raise ValueError(f"candle {candle.open_time} does not follow {before.open_time}")
-            if number < quiet:
-                window.follow(candle)
-            else:
-                features = window.add(candle)
-                tokens.append(token(features))
-                context = _next_context(context, features, self._direction(before, candle))
-            before = candle
-        padded = np.zeros((self.config.candles, len(tokens[0])), np.float32)
-        padded[-len(tokens) :] = tokens
-        return features, context, padded
-
-    def _direction(self, before: Candle | None, candle: Candle) -> int | None:
-        return None if before is None else direction_index(before.close, candle.close, self.config.tick)
-
-
-def _next_context(context: Context, features: Features, direction: int | None) -> Context:
-    recent = start_context().recent if direction is None else (direction, *context.recent[:2])
-    return Context(recent, features.joined)
 
 
 def _price(value: float) -> float:

@@ -15,6 +15,7 @@ from models.checkpoint import IncompatibleState, dump_state, load_state
 from models.config import LearnerConfig
 from models.inputs import inputs
 from models.learner import Learner
+from models.preview import Known
 from models.records import Learned, Prediction
 from models.stepper import PATIENCE
 from tests.models.streams import START, TICK, mirrored, stream
@@ -192,8 +193,8 @@ def test_mirrored_candles_give_mirrored_probabilities_exactly() -> None:
 
 
 def _end(made: Learner, candles: list[Candle]) -> Any:
-    features, _, tokens = made._preview_end(candles)
-    return [inputs(features)], tokens[None]
+    known = Known.after(candles, made.config)
+    return [inputs(known.features)], known.tokens[None]
 
 
 def test_a_mirrored_life_learns_the_mirrored_network_exactly() -> None:
