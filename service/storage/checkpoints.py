@@ -53,10 +53,17 @@ class SqlCheckpointStore(CheckpointStore):
         async with self.database.writing() as connection:
             statement = insert_for(connection)(checkpoints).values(row)
             changed = {name: statement.excluded[name] for name in row}
+            replaced = await connection.scalar(
+                select(checkpoints.c.location).where(
+                    checkpoints.c.run_id == run.id, checkpoints.c.open_time == checkpoint.open_time
+                )
+            )
             await connection.execute(
                 statement.on_conflict_do_update(index_elements=["run_id", "open_time"], set_=changed)
             )
-            files = await forget_old(connection, run)
+            files = list(await forget_old(connection, run))
+        if replaced is not None and replaced != location:
+            files.append(replaced)
         for file in files:
             if self._folder is not None:
                 await self._folder.delete(file)

@@ -24,7 +24,7 @@ def test_a_target_takes_its_seeds_also_cut_short_or_with_a_byte_changed(name: st
         target(seed[:end] + b"\xff" + seed[end + 1 :])
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
 def test_a_client_frame_may_be_anything(data: bytes) -> None:
     client_frame(data)

@@ -63,11 +63,21 @@ def forked(work: Callable[[int], None]) -> tuple[int, int]:
     """Run ``work`` in a process of its own; returns its pid and the pipe that it writes to."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
-        os.close(reading)
-        work(writing)
-        os._exit(0)
+        try:
+            os.close(reading)
+            work(writing)
+            os._exit(0)
+        finally:
+            os._exit(1)
     os.close(writing)
     return pid, reading
+
+
+def one_byte(pipe: int) -> bytes:
+    """Wait for one byte of a saver that must be alive."""
+    if not (byte := os.read(pipe, 1)):
+        raise SystemExit("the saver ended by itself")
+    return byte
 
 
 def killed_in_save(target: Target, number: int, dice: random.Random, longest: float) -> tuple[int, bool]:
@@ -76,7 +86,7 @@ def killed_in_save(target: Target, number: int, dice: random.Random, longest: fl
     seen = b""
     wanted = dice.randrange(4)
     while seen.count(SAVE) <= wanted:
-        seen += os.read(pipe, 1)
+        seen += one_byte(pipe)
     time.sleep(dice.random() * longest)  # any moment of the save
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -103,8 +113,8 @@ def longest_save(target: Target) -> float:
     pid, pipe = forked(lambda out: asyncio.run(save_for_ever(target, 0, out)))
     times = []
     while len(times) < 20:
-        if os.read(pipe, 1):
-            times.append(time.monotonic())
+        one_byte(pipe)
+        times.append(time.monotonic())
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(pipe)

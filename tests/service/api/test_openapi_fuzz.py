@@ -87,7 +87,7 @@ def fuzz(operation: Any, url: str, headers: dict[str, str], count: int) -> int:
 def _fuzz(cases: Any, url: str, headers: dict[str, str], count: int) -> int:
     sent = 0
 
-    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=cases)
     def run(case: Case) -> None:
         nonlocal sent

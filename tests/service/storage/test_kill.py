@@ -48,7 +48,9 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(url: str
         writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, url, stdout=subprocess.PIPE)
         assert writer.stdout is not None
         for _ in range(rng.randrange(1, 40)):
-            kind, number = (await writer.stdout.readline()).split()
+            said = await writer.stdout.readline()
+            assert said, "the writer ended by itself"
+            kind, number = said.split()
             records, checkpoint = (int(number), checkpoint) if kind == b"records" else (records, int(number))
         await asyncio.wait([asyncio.create_task(writer.wait())], timeout=rng.random() * 0.02)
         writer.kill()
