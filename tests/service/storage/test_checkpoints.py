@@ -100,11 +100,11 @@ async def test_small_checkpoints_stay_in_the_database_and_old_files_go(
 
 
 async def test_saving_over_a_checkpoint_leaves_one_file(database: Database, run: Run, tmp_path: Path) -> None:
-    store = SqlCheckpointStore(database, folder_url=str(tmp_path), inline_bytes=10)
+    store = SqlCheckpointStore(database, folder_url=str(tmp_path / "files"), inline_bytes=10)
     for fill in b"ab":
         await store.save(run, make_checkpoint(1, data=bytes([fill]) * 100))
         await store.save(run, make_checkpoint(1, data=bytes([fill]) * 100))
-    (file,) = sorted(tmp_path.glob("*.ckpt"))
+    (file,) = sorted((tmp_path / "files").iterdir())
     assert file.read_bytes() == b"b" * 100
     assert await store.latest(run) == make_checkpoint(1, data=b"b" * 100)
 
