@@ -216,12 +216,27 @@ class LearnerWorker:
             self._ready.set()
 
     async def _call_or_kill(self, method: str, args: tuple[Any, ...], seconds: float) -> Any:
+        late = asyncio.get_running_loop().call_later(seconds / 3, self._prepare)
         try:
-            return await self._call(method, args, seconds)
+            value = await self._call(method, args, seconds)
+            self._discard_spare()
+            return value
         except TimeoutError:
             log.warning("learner hangs and is killed", method=method, after_seconds=seconds)
             self._kill()
             raise LearnerUnavailable("the learner hung and is being restarted") from None
+        finally:
+            late.cancel()
+
+    def _prepare(self) -> None:
+        """Start the next child already: it will be needed if the one that is late does not answer."""
+        if self._spare is None:
+            self._spare = start_child()
+
+    def _discard_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.discard()
 
     async def _call(self, method: str, args: tuple[Any, ...], seconds: float) -> Any:
         if self._replies is None:
@@ -270,5 +285,4 @@ class LearnerWorker:
         self._kill()
         if self._child is not None:
             await self._child.gone()
-        if self._spare is not None:
-            self._spare.discard()
+        self._discard_spare()

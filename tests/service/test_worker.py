@@ -55,6 +55,12 @@ def in_this_process(count: int) -> Learner:
     return learner
 
 
+def learners() -> list[psutil.Process]:
+    """Return the learners' processes that this one has."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "learner_process" in " ".join(child.cmdline())]
+
+
 async def killed(worker: LearnerWorker, number: signal.Signals = signal.SIGKILL) -> None:
     """Kill the child and return when another one is ready."""
     before = worker.restarts
@@ -120,11 +126,27 @@ async def test_a_hanging_child_is_killed_and_the_same_call_then_works() -> None:
         await walk(worker, 0, 2)
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGSTOP)
+        late = asyncio.create_task(worker.predict(make_candle(2)))
+        await eventually(lambda: len(learners()) == 2)
         with pytest.raises(LearnerUnavailable):
-            await worker.predict(make_candle(2))
+            await late
         await worker.ready()
         await walk(worker, 2, 1)
         assert worker.restarts == 1
+        assert [child.pid for child in learners()] == [worker.pid]
+
+
+async def test_a_child_that_was_only_late_goes_on() -> None:
+    async with working(WorkerLimits(hang_seconds=9, start_seconds=100)) as (worker, _):
+        await worker.load(None)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        late = asyncio.create_task(worker.predict(make_candle(0)))
+        await eventually(lambda: len(learners()) == 2)
+        os.kill(worker.pid, signal.SIGCONT)
+        await late
+        assert worker.restarts == 0
+        assert [child.pid for child in learners()] == [worker.pid]
 
 
 def test_failures_19_the_child_takes_one_thread_however_many_the_host_offers() -> None:
