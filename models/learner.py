@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ import numpy as np
 
 from models.candle import Candle
 from models.candle_network import CandleNetwork, Opinion
-from models.checkpoint import SCHEMA, check_fits
+from models.checkpoint import SCHEMA, IncompatibleState, check_fits, hash_state
 from models.config import LearnerConfig
 from models.drift import Drift
 from models.experts import Context, start_context
@@ -187,6 +186,12 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the learner that gave the state, at that candle. Raises IncompatibleState where it does not fit."""
         check_fits(self.config, state)
+        try:
+            self._load(state)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise IncompatibleState(f"the state has other parts: {type(error).__name__}: {error}") from error
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.step, self.last_open_time = state["step"], state["last_open_time"]
         self.paused, self._backfilling = state["paused"], state["backfilling"]
         self.skips = Counter(state["skips"])
@@ -197,13 +202,8 @@ class Learner:
             getattr(self, name).load_state_dict(state[name])
 
     def weights_hash(self) -> str:
-        """Hash every weight and optimizer value (SHA-256, hex)."""
-        digest = hashlib.sha256()
-        for tensor in self.stepper.tensors():
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        for part in (self.panel.mixture.weights, self.panel.experts["linear"].predict(start_context())):
-            digest.update(np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
+        """Hash everything that learns: network, optimizer, experts, mixture and interval (SHA-256, hex)."""
+        return hash_state({name: getattr(self, name).state_dict() for name in ("stepper", "panel", "interval")})
 
     # --- one candle -------------------------------------------------------------------------------------------------
 

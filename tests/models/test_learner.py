@@ -179,6 +179,37 @@ def test_a_state_of_another_configuration_is_refused_by_name(change: dict[str, A
         learner(**change).load_state_dict(learner().state_dict())
 
 
+def test_a_state_without_some_part_is_refused_and_not_a_bug() -> None:
+    made = learner()
+    live(made, stream(12))
+    for name in ("replay", "stepper", "panel", "window", "due"):
+        state = made.state_dict()
+        del state[name]
+        with pytest.raises(IncompatibleState, match="other parts"):
+            learner().load_state_dict(state)
+    state = made.state_dict()
+    state["stepper"]["network"].popitem()
+    with pytest.raises(IncompatibleState, match="other parts"):
+        learner().load_state_dict(state)
+
+
+def test_the_weights_hash_sees_every_value_that_learns() -> None:
+    made = learner()
+    live(made, stream(20))
+    before = made.weights_hash()
+    for array in (
+        made.panel.experts["linear"].squares,  # type: ignore[attr-defined]
+        made.panel.experts["markov"].counts,  # type: ignore[attr-defined]
+        made.panel.mixture.weights,
+    ):
+        array.flat[-1] += 1e-9
+        assert made.weights_hash() != before
+        before = made.weights_hash()
+    with torch.no_grad():
+        next(made.network.parameters()).view(-1)[0] += 1e-6
+    assert made.weights_hash() != before
+
+
 def test_mirrored_candles_give_mirrored_probabilities_exactly() -> None:
     candles = stream(100)
     made = learner()
