@@ -96,6 +96,26 @@ async def test_failures_41_good_clients_are_quick_beside_bad_ones_which_are_gone
     assert grown < 16 << 20
 
 
+async def test_failures_47_five_thousand_connections_leave_no_descriptor_and_no_memory_behind(loaded: Loaded) -> None:
+    async def come_and_go(times: int) -> None:
+        for _ in range(times):
+            async with followers(loaded.address, 50) as good:
+                for follower in good:
+                    await follower.recv()
+        async with asyncio.timeout(20):
+            while loaded.process.num_fds() > before:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    before = loaded.process.num_fds()
+    await come_and_go(10)
+    warm = loaded.process.memory_info().rss
+    await come_and_go(100)
+    grown = loaded.process.memory_info().rss - warm
+    print(f"5,000 connections: {loaded.process.num_fds() - before:+} descriptors, {grown >> 10:+} KiB")  # noqa: T201
+    # The ring of frames kept for late clients fills meanwhile: some 10 KiB a second.
+    assert grown < 4 << 20
+
+
 async def test_failures_43_shutdown_with_200_open_sockets_takes_less_than_8_seconds(loaded: Loaded) -> None:
     async with followers(loaded.address, 200) as good, asyncio.timeout(60):
         for follower in good:
