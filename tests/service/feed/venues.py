@@ -66,11 +66,12 @@ class Tape:
 
 
 class Venue:
-    """Serves one exchange's protocol for ``ETH/USD(T)``; ``speed`` as in FeedTiming."""
+    """Serves one exchange's protocol; ``speed`` as in FeedTiming. ``forgetful``: REST tells the newest trades only."""
 
     symbol = "ETH/USDT"
     exchange = ""
     snapshot = 0
+    forgetful = False
 
     def __init__(self, seed: int, speed: float) -> None:
         self.tape = Tape(seed)
@@ -256,7 +257,7 @@ class Coinbase(Venue):
 
 
 class Bybit(Venue):
-    exchange = "bybit"
+    exchange, forgetful = "bybit", True
 
     def config(self) -> Json:
         urls = dict.fromkeys(("spot", "futures", "v2", "public", "private"), f"http://{self.base}")
@@ -329,7 +330,7 @@ class Gate(Venue):
 
 
 class Kucoin(Venue):
-    exchange = "kucoin"
+    exchange, forgetful = "kucoin", True
     negotiated = 0
 
     def config(self) -> Json:
