@@ -28,7 +28,7 @@ MUTATIONS = int(os.environ.get("MUTATIONS", "1000"))
 """SAVE_KILLS=100 MUTATIONS=10000 is what the issue asks for."""
 
 slow = pytest.mark.slow
-patient = pytest.mark.timeout(900)
+patient = pytest.mark.timeout(3600)
 
 
 @slow
