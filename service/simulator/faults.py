@@ -117,6 +117,9 @@ def read_fault(item: object, where: str, from_ms: float = 0.0) -> Fault:
         raise ConfigurationError(f"{where}: unknown kind {kind!r}; known are {', '.join(KINDS)}")
     if not all(isinstance(value, int | float) and 0 <= value < 1e9 for value in (at, seconds)):
         raise ConfigurationError(f"{where}: at_seconds and seconds are numbers from 0 on")
+    known = {*_OPTIONS.get(kind, ()), *({"retry_after"} if kind == "ws_status" else ())}
+    if unknown := sorted(set(options) - known):
+        raise ConfigurationError(f"{where}: {kind} has no {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}")
     return Fault(kind, int(from_ms + at * 1_000), int(seconds * 1_000), options)
 
 

@@ -225,6 +225,8 @@ def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("7", 'a plan is {"faults": [...]}'),
         ('[{"kind": "drop"}, {"kind": "dance"}]', "fault 2: unknown kind 'dance'; known are drop, "),
+        ('[{"kind": "drop", "at_ms": 5}]', "fault 1: drop has no 'at_ms'; it has how"),
+        ('[{"kind": "zombie", "ms": 5}]', "fault 1: zombie has no 'ms'; it has none"),
         ('[{"kind": "drop", "at_seconds": -1}]', "fault 1: at_seconds and seconds are numbers from 0 on"),
     ],
 )
