@@ -116,7 +116,9 @@ def _epochs(
     learner: Learner, corpus: Replay, head: Rows, tail: Rows, config: PretrainConfig, progress: Progress
 ) -> list[Epoch]:
     stepper, random = learner.stepper, np.random.default_rng(config.seed)
-    best, best_weights, since_best = np.inf, copy.deepcopy(stepper.network.branch.state_dict()), 0
+    # Epochs that do not improve on the first pass change nothing.
+    best = _judged(learner, corpus, tail, 0, np.nan, np.inf).held_out_loss
+    best_weights, since_best = copy.deepcopy(stepper.network.branch.state_dict()), 0
     epochs: list[Epoch] = []
     for number in range(1, config.epochs + 1):
         losses = []

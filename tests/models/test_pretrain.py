@@ -4,6 +4,8 @@ import torch
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.pretrain import Batch, Epoch, Passed, PretrainConfig, pretrain
+from models.stepper import Stepper
+from models.trainer import TrainStep
 from tests.models.streams import TICK, stream
 
 CONFIG = PretrainConfig(epochs=6, batch_size=32, holdout=0.25, patience=2)
@@ -43,6 +45,23 @@ def test_it_stops_early_and_goes_on_from_the_best_epochs_weights() -> None:
     # Only the hundred small steps over the tail came after.
     for name, value in made.network.branch.state_dict().items():
         assert (value - best[name]).abs().max() < 100 * 2 * 0.003
+
+
+def test_epochs_that_only_harm_leave_the_branch_as_the_first_pass_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = []
+    for harm in (0.0, 10.0):
+
+        def train_batch(stepper: Stepper, *_: object, harm: float = harm) -> TrainStep:
+            with torch.no_grad():
+                stepper.network.branch.even_head.bias.add_(harm)
+            return TrainStep(1.0, 1.0, 1.0, clipped=False)
+
+        monkeypatch.setattr(Stepper, "train_batch", train_batch)
+        made = learner()
+        epochs = pretrain(made, stream(300), CONFIG)
+        assert [epoch.best for epoch in epochs] == [False, False]
+        hashes.append(made.weights_hash())
+    assert hashes[0] == hashes[1]
 
 
 def test_afterwards_it_goes_on_live_from_the_last_candle() -> None:
