@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 
+from models.candle import Candle
 from models.records import TrendOutcome
-from service.ports import CheckpointStore, Event, RecordBatch, RecordStore, Run, SeriesPoint
+from service.ports import (
+    CandleFeed,
+    CheckpointStore,
+    Correction,
+    Event,
+    FeedItem,
+    Gap,
+    RecordBatch,
+    RecordStore,
+    Run,
+    SeriesPoint,
+)
 from tests.builders import MARKET, at, make_batch, make_candle, make_checkpoint, make_prediction, make_step
 
 # --- RecordStore ----------------------------------------------------------------------------------------------------
@@ -236,4 +250,116 @@ CHECKPOINT_STORE_CHECKS: list[CheckpointCheck] = [
     saving_again_replaces,
     the_last_five_and_the_best_are_kept,
     a_checkpoint_set_aside_is_never_offered,
+]
+
+# --- CandleFeed -----------------------------------------------------------------------------------------------------
+
+BACKFILL = 20
+
+
+@dataclass(frozen=True)
+class FeedUnderTest:
+    """A market to follow again and again. ``truth`` tells its open, high, low, close and volume at an open time."""
+
+    open: Callable[[], CandleFeed]
+    now_ms: Callable[[], float]
+    truth: Callable[[int], Sequence[float]]
+
+
+async def candles_come_once_in_order_without_a_hole(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        times = [candle.open_time for candle in await _candles(feed, 40)]
+    assert times == [times[0] + feed.interval_ms * number for number in range(40)]
+
+
+async def a_stream_begins_with_the_backfill(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        begun = market.now_ms()
+        first = (await _candles(feed, 1))[0].open_time
+    # Clocks may be told in whole seconds; and a market may have been quiet just then, with no price known to fill in.
+    assert begun - (BACKFILL + 3) * feed.interval_ms <= first <= market.now_ms() - BACKFILL / 2 * feed.interval_ms
+
+
+async def a_stream_resumes_right_after_the_last_candle(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        known = await _candles(feed, BACKFILL)
+    async with market.open() as feed:
+        resumed = await _candles(feed, BACKFILL, known[4].open_time, known[:5])
+    assert resumed[0].open_time == known[5].open_time
+    for one, other in zip(resumed, known[5:], strict=False):
+        assert _values(one) == pytest.approx(_values(other), abs=1e-9)
+
+
+async def candles_are_what_the_market_did(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        candles = await _candles(feed, 40)
+    assert {candle.market for candle in candles} == {feed.market}
+    for candle in candles:
+        assert _values(candle) == pytest.approx(tuple(market.truth(candle.open_time)), abs=1e-9)
+
+
+async def the_state_tells_of_the_last_candle(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        last = (await _candles(feed, 40))[-1]
+        state = feed.state()
+    assert state.status in ("live", "backfilling")
+    # More may be known than was taken.
+    assert state.last_open_time is not None
+    assert state.last_open_time >= last.open_time
+
+
+async def stored_candles_that_the_exchange_tells_differently_are_corrected(market: FeedUnderTest) -> None:
+    async with market.open() as feed:
+        right = await _candles(feed, BACKFILL)
+    told = [candle for candle in right if candle.volume > 0][-2]
+    stored = [replace(candle, high=candle.high + 1) if candle is told else candle for candle in right]
+    async with market.open() as feed, _stream(feed, stored[-1].open_time, stored) as stream:
+        item = await anext(stream)
+        while not isinstance(item, Correction):
+            assert not isinstance(item, Gap)
+            item = await anext(stream)
+    assert _values(item.candle) == pytest.approx(_values(told), abs=1e-9)
+
+
+async def left_in_the_middle_of_a_stream_it_is_closed(market: FeedUnderTest) -> None:
+    async with market.open() as feed, _stream(feed, None) as stream:
+        assert feed.state().status == "starting"
+        await anext(stream)
+    assert feed.state().status == "closed"
+
+
+async def _candles(
+    feed: CandleFeed, count: int, after: int | None = None, recent: Sequence[Candle] = ()
+) -> list[Candle]:
+    candles: list[Candle] = []
+    async with _stream(feed, after, recent) as stream:
+        while len(candles) < count:
+            item = await anext(stream)
+            assert not isinstance(item, Gap)
+            candles += [item] if isinstance(item, Candle) else []
+    return candles
+
+
+def _stream(
+    feed: CandleFeed, after: int | None, recent: Sequence[Candle] = ()
+) -> contextlib.aclosing[AsyncGenerator[FeedItem, None]]:
+    return contextlib.aclosing(cast(AsyncGenerator[FeedItem, None], feed.stream(after, BACKFILL, recent)))
+
+
+def _values(candle: Candle) -> tuple[float, ...]:
+    return candle.open, candle.high, candle.low, candle.close, candle.volume
+
+
+FeedCheck = Callable[[FeedUnderTest], Awaitable[None]]
+CANDLE_FEED_CHECKS: list[FeedCheck] = [
+    candles_come_once_in_order_without_a_hole,
+    a_stream_begins_with_the_backfill,
+    a_stream_resumes_right_after_the_last_candle,
+    candles_are_what_the_market_did,
+    the_state_tells_of_the_last_candle,
+]
+LIVE_FEED_CHECKS: list[FeedCheck] = [
+    *CANDLE_FEED_CHECKS,
+    stored_candles_that_the_exchange_tells_differently_are_corrected,
+    left_in_the_middle_of_a_stream_it_is_closed,
 ]
