@@ -19,6 +19,8 @@ from tests.service.feed.rival_plan import Plan, draw
 FRESH_MS = 3_000
 SETTLE_SECONDS = 8.0
 AT_MOST_SECONDS = 90.0
+# As the service does where it has nothing to fall back on.
+PATIENT = FeedTiming(connect_seconds=30)
 
 
 @dataclass
@@ -132,7 +134,7 @@ async def many(first: int, last: int, beside: int, seconds: float, troubles: int
         while seeds:
             seed = seeds.pop(0)
             plan = draw(seed, seconds, troubles)
-            outcome, found = await run(plan, seed, seconds=seconds)
+            outcome, found = await run(plan, seed, seconds=seconds, timing=PATIENT)
             after = outcome.fresh_after
             fresh.append(after if after is not None else 999)
             if found or after is None or after > 15 or (outcome.settled_after or 99) > 20:

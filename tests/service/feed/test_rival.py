@@ -6,13 +6,10 @@ import asyncio
 
 import pytest
 
-from service.feed.timing import FeedTiming
 from tests.service.feed.rival_plan import Ill, Plan, draw
-from tests.service.feed.rival_run import Outcome, run
+from tests.service.feed.rival_run import PATIENT, Outcome, run
 
 FOR_EVER = 10**9
-# On a busy machine so many clients take seconds to make.
-PATIENT = FeedTiming(connect_seconds=30)
 
 
 async def judged(plan: Plan, seed: int, *, seconds: float) -> Outcome:
