@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ import pytest
 
 from models.candle import Candle
 from service.feed.exchange import ExchangeFeed
+from service.feed.pace import Manners
 from service.feed.timing import FeedTiming
 from service.ports import ConfigurationError, Correction, FeedItem, FeedUnreachable, Gap, Notice
 from service.simulator.faults import KINDS, Fault, random_plan
 from service.simulator.server import SimulatedExchange
 from service.simulator.session import Session
 from tests.service.feed.rehearsal import Rehearsal, make_feed, rehearse, scripted_plan
+from tests.support.eventually import eventually
 
 SPEED = 20.0
 ROOT = Path(__file__).parents[3]
@@ -229,6 +231,42 @@ async def test_while_the_exchange_limits_us_it_is_asked_no_sooner_than_it_says()
             await exchange.clock.sleep_until(exchange.start_ms + begun + 60_000)
         # At most one question each 20 s.
         assert exchange.requests - before <= 3
+
+
+async def test_two_markets_of_one_exchange_read_its_list_once_and_keep_quiet_together() -> None:
+    async with simulated(symbols=["ETH/USDT", "BTC/USDT"]) as exchange:
+        timing = FeedTiming.accelerated(SPEED)
+        manners = Manners(timing)
+        one, other = (
+            ExchangeFeed(
+                exchange="binance",
+                symbol=symbol,
+                timeframe="1s",
+                ccxt_config=exchange.ccxt_config(),
+                timing=timing,
+                manners=manners,
+            )
+            for symbol in ("ETH/USDT", "BTC/USDT")
+        )
+        async with one, other:
+            assert one._client.api.markets is other._client.api.markets
+            exchange.book.add(Fault("rest_status", 0, 10**9, {"status": 429, "retry_after": 10**6}))
+            streams = [feed.stream(None, 5) for feed in (one, other)]
+            waiting = [asyncio.create_task(drain(stream)) for stream in streams]
+            await eventually(lambda: "HTTP 429" in one.state().detail + other.state().detail)
+            asked = exchange.requests
+            await exchange.clock.sleep_until(exchange.clock.now_ms() + 20_000)
+            # Both may have asked before either was told.
+            assert exchange.requests <= asked + 1
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+
+
+async def drain(stream: AsyncGenerator[FeedItem, None]) -> None:
+    async with contextlib.aclosing(stream):
+        async for _ in stream:
+            pass
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
