@@ -100,6 +100,14 @@ def test_failures_13_gradient_checkpointing_changes_no_gradient(mask: Tensor | N
     assert all(torch.equal(one, other) for one, other in zip(plain, checkpointed, strict=True))
 
 
+def test_checkpointing_is_the_kind_that_serves_autograd_grad_too() -> None:
+    """The reentrant kind refuses it, and loses gradients where no input wants one."""
+    made = network(gradient_checkpointing=True)
+    even, odd = made(*tokens())
+    wanted = torch.autograd.grad(even.square().sum() + odd.sum(), list(made.blocks.parameters()))
+    assert all(gradient.isfinite().all() for gradient in wanted)
+
+
 def test_a_boolean_mask_hides_what_it_marks_false() -> None:
     even, odd = tokens()
     hidden = torch.ones(WINDOW, dtype=torch.bool)
