@@ -92,7 +92,7 @@ async def test_every_answer_has_its_own_request_id(client: httpx.AsyncClient) ->
     [
         ("/steps?cursor=x", "query.cursor: the `next` of the page before is needed"),
         ("/series?fields=loss,prices", "query.fields: a comma list of: loss, accuracy,"),
-        ("/score?window=0", "query.window: a whole number from 1 to 14400, or `all`, is needed"),
+        ("/score?window=0", "query.window: a whole number from 1 to 14400, `fading` or `all`, is needed"),
         ("/steps?limit=1e3", "query.limit: a whole number is needed"),
         ("/score?live=1", "query.live: true or false is needed"),
     ],
