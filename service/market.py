@@ -11,7 +11,7 @@ from models.candle import Candle
 from models.records import Prediction, ScoreWindow
 from service.clock import now_ms
 from service.pipeline import MarketPipeline
-from service.ports import Checkpoint, LivewickError, MarketStatus, Phase, Run, StoreUnavailable
+from service.ports import Checkpoint, LearnerUnavailable, LivewickError, MarketStatus, Phase, Run, StoreUnavailable
 
 BEHIND_CANDLES = 5
 """A learner further behind the feed than this is not live: its prediction is about the past."""
@@ -28,6 +28,7 @@ class FollowedMarket:
 
     def __init__(self, pipeline: MarketPipeline) -> None:
         self._pipeline = pipeline
+        self._rolling_back = False
         self.market = pipeline.market
         self.interval_ms = pipeline.interval_ms
 
@@ -67,6 +68,8 @@ class FollowedMarket:
             return "stopped", "the service is stopping"
         if pipeline.recorder.full:
             return "stale", "the database is away and the backlog is full: no more candles are taken"
+        if self._rolling_back:
+            return "stale", "a rollback is under way"
         if not pipeline.learner.alive:
             return "starting", "the learner is starting"
         if pipeline.last_learned is None or not pipeline.caught_up or feed.status in ("starting", "backfilling"):
@@ -95,12 +98,14 @@ class FollowedMarket:
             await pipeline.learner.pause()
             pipeline.paused = True
             await pipeline.take_checkpoint(pinned=True)
+        await self._drained("the learner is paused; the database is away and does not know it yet")
 
     async def resume(self) -> None:
         async with self._turn() as pipeline:
             await pipeline.learner.resume()
             pipeline.paused = False
             await pipeline.take_checkpoint(pinned=True)
+        await self._drained("the learner trains again; the database is away and does not know it yet")
 
     async def checkpoint(self) -> dict[str, Any]:
         async with self._turn() as pipeline:
@@ -122,9 +127,13 @@ class FollowedMarket:
             if run is None or target is None:
                 raise LivewickError("there is no earlier checkpoint to go back to")
             since = await self._stored_after(target)
-            await pipeline.learner.load(target.data)
-            await self._walk(since)
-            await pipeline.take_checkpoint(pinned=True)
+            self._rolling_back = True
+            try:
+                await pipeline.learner.load(target.data)
+                await self._walk(since)
+                await pipeline.take_checkpoint(pinned=True)
+            finally:
+                self._rolling_back = False
             saved = pipeline.newest_checkpoint
             await pipeline.tell("rollback", _summary(target))
         if saved is not None:
@@ -172,7 +181,10 @@ class FollowedMarket:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[MarketPipeline]:
-        """Wait for a place between two candles. Raises StoreUnavailable while a full backlog holds everything up."""
+        """Wait for a place between two candles.
+
+        Raises StoreUnavailable while a full backlog holds everything up, LearnerUnavailable when the learner is busy.
+        """
         refusal = "the database is away and the backlog is full; the learner waits for it"
         if self._pipeline.recorder.full:
             raise StoreUnavailable(refusal)
@@ -180,7 +192,10 @@ class FollowedMarket:
             async with asyncio.timeout(TURN_SECONDS):
                 await self._pipeline.turn.acquire()
         except TimeoutError:
-            raise StoreUnavailable(refusal if self._pipeline.recorder.full else "the learner is busy") from None
+            if self._pipeline.recorder.full:
+                raise StoreUnavailable(refusal) from None
+            busy = "a rollback is under way" if self._rolling_back else "the learner is busy"
+            raise LearnerUnavailable(busy) from None
         try:
             yield self._pipeline
         finally:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
+from dotenv.parser import parse_stream
+from fsspec import available_protocols
+from fsspec.core import split_protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -55,7 +58,7 @@ class Settings(BaseModel):
     checkpoint_every: Positive = 300
     checkpoint_url: str = ""
     pretrained: Path | None = None
-    retention_days: int = Field(0, ge=0)
+    retention_days: int = Field(0, ge=0, le=36_500)
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -100,10 +103,36 @@ class Settings(BaseModel):
     def _known_database(cls, value: str) -> str:
         try:
             driver = make_url(value).drivername
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise ValueError("is not a database URL") from None
         if driver not in DATABASE_DRIVERS:
             raise ValueError(f"must start with one of {', '.join(f'{name}://' for name in DATABASE_DRIVERS)}")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in value:
+            if proxy != "*":
+                try:
+                    ipaddress.ip_network(proxy, strict=False)
+                except ValueError:
+                    raise ValueError("must be addresses or networks, or *") from None
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(re.fullmatch(r"\*|https?://[^/\s]+", origin) for origin in value):
+            raise ValueError("must be origins like https://example.org, or *")
+        return value
+
+    @field_validator("checkpoint_url")
+    @classmethod
+    def _known_files(cls, value: str) -> str:
+        protocol, _ = split_protocol(value)
+        if protocol is not None and protocol not in available_protocols():
+            raise ValueError("names a kind of file system that fsspec does not know")
         return value
 
     @model_validator(mode="after")
@@ -164,12 +193,13 @@ def load_settings(environment: Mapping[str, str] | None = None, env_file: Path |
     from_file: dict[str, str] = {}
     if env_file is not None and env_file.is_file():
         try:
-            from_file = {name: value or "" for name, value in dotenv_values(env_file).items()}
+            from_file = _read_env_file(env_file)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{env_file} cannot be read: {error}") from None
     merged = {**from_file, **(os.environ if environment is None else environment)}
     ours = {name[len(PREFIX) :]: value for name, value in merged.items() if name.startswith(PREFIX)}
     _refuse_unknown(ours)
+    _refuse_bytes(ours)
     given = {name.lower(): value for name, value in ours.items()}
     # An empty value means the default: docker-compose hands on variables that nobody set as empty ones.
     try:
@@ -184,6 +214,22 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
         close = difflib.get_close_matches(name.upper(), known, 1)
         hint = f"; did you mean {PREFIX}{close[0]}?" if close else ""
         raise ConfigurationError(f"unknown setting {PREFIX}{name}{hint}")
+
+
+def _refuse_bytes(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        # The system hands on bytes that are no UTF-8 as lone surrogates.
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ConfigurationError(f"{PREFIX}{name}: holds bytes that are no text")
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """Read a ``.env`` file. Raises ConfigurationError where a line makes no sense: dotenv alone would skip it."""
+    with path.open(encoding="utf-8") as file:
+        for line in parse_stream(file):
+            if line.error:
+                raise ConfigurationError(f"{path}:{line.original.line}: cannot be read")
+    return {name: value or "" for name, value in dotenv_values(path).items()}
 
 
 def _describe(error: Mapping[str, Any]) -> str:

@@ -131,5 +131,5 @@ async def _store_unavailable(request: Request, error: Exception) -> Response:
 
 async def _learner_unavailable(request: Request, error: Exception) -> Response:
     seconds = error.retry_after_seconds if isinstance(error, LearnerUnavailable) else 5
-    detail = "The learner is starting or starting again; try again."
+    detail = "The learner is starting, starting again or busy; try again."
     return Problem(503, "Learner unavailable", detail, retry_after=seconds).response(request_id(request))

@@ -76,6 +76,8 @@ class ExchangeClient:
             self.api: Any = listening(base, self)(base.deep_extend(self._defaults(), config))
         except Exception as error:  # ccxt's constructor meets whatever the user wrote
             raise ConfigurationError(f"ccxt does not take the given configuration: {error}") from error
+        if not isinstance(self.api.timeout, (int, float)) or not self.api.timeout > 0:
+            raise ConfigurationError("ccxt does not take the given configuration: timeout must be milliseconds")
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 
@@ -245,6 +247,8 @@ class ExchangeClient:
         """Turn what ccxt lets through into CallFailed: its own classes, aiohttp's, and its parsers' TypeErrors."""
         try:
             yield
+        except ccxt_pro.InvalidProxySettings as error:
+            raise ConfigurationError(f"ccxt does not take the given configuration: {error}") from error
         except Exception as error:  # only ccxt's code runs inside
             headers = _handshake_headers(error) if of_socket else self.api.last_response_headers
             raise CallFailed(read_trouble(error, headers)) from error

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from models.candle import Candle
+from models.checkpoint import load_state
 from models.config import LearnerConfig
 from models.learner import Learner
 from models.records import Learned, LearnerEvent, Step
 from service.market import FollowedMarket
 from service.pipeline import MarketPipeline, PipelineOptions
-from service.ports import Correction, FeedItem, Gap, LivewickError, Notice, StoreUnavailable
+from service.ports import Correction, FeedItem, Gap, LearnerUnavailable, LivewickError, Notice, StoreUnavailable
 from tests.builders import MARKET, at, make_candle
 from tests.fakes import InMemoryStore
 from tests.support.eventually import eventually
@@ -315,6 +316,28 @@ async def test_pausing_scores_without_learning_and_survives_a_restart() -> None:
         await again.learned(6)
     steps = await rig.store.steps(MARKET, None, None, 99)
     assert [step.skipped for step in steps[3:]] == [None, "paused", "paused", None]
+
+
+async def test_a_pause_that_was_answered_is_stored() -> None:
+    rig = Rig(candles(0, 4))
+    async with running(rig):
+        await rig.learned(3)
+        for operate, paused in ((rig.market.pause, True), (rig.market.resume, False)):
+            await operate()
+            assert rig.pipeline.current_run is not None
+            newest = await rig.store.latest(rig.pipeline.current_run)
+            assert newest is not None
+            assert load_state(newest.data)["paused"] is paused
+
+
+async def test_a_busy_learner_is_not_called_a_dead_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.market.TURN_SECONDS", 0.01)
+    rig = Rig(candles(0, 2))
+    async with running(rig):
+        await rig.learned(1)
+        async with rig.pipeline.turn:
+            with pytest.raises(LearnerUnavailable, match="busy"):
+                await rig.market.pause()
 
 
 async def test_a_rollback_takes_the_earlier_weights_on_an_unbroken_window() -> None:

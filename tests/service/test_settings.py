@@ -94,6 +94,13 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
         ({"MODEL": "huge"}, "LIVEWICK_MODEL"),
         ({"BACKFILL": "-1"}, "LIVEWICK_BACKFILL"),
         ({"HOST": "0.0.0.0"}, "LIVEWICK_ALLOW_ANONYMOUS=true"),
+        ({"DATABASE_URL": "postgresql+asyncpg://u:p@h:notaport/d"}, "LIVEWICK_DATABASE_URL: is not a database URL"),
+        ({"RETENTION_DAYS": "1000000000000"}, "LIVEWICK_RETENTION_DAYS"),
+        ({"TRUSTED_PROXIES": "10.0.0.0/8,bogus"}, "LIVEWICK_TRUSTED_PROXIES: must be addresses"),
+        ({"ALLOWED_ORIGINS": "not a url"}, "LIVEWICK_ALLOWED_ORIGINS: must be origins"),
+        ({"CHECKPOINT_URL": "bogus://x"}, "LIVEWICK_CHECKPOINT_URL"),
+        ({"API_KEYS": "k\udcff"}, "LIVEWICK_API_KEYS: holds bytes that are no text"),
+        ({"DATABASE_URL": "sqlite+aiosqlite:///a\0b.db"}, "LIVEWICK_DATABASE_URL: holds bytes that are no text"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(environment: dict[str, str], said: str) -> None:
@@ -101,6 +108,14 @@ def test_what_cannot_work_is_refused_by_name(environment: dict[str, str], said: 
         read(**environment)
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_file_with_a_line_that_makes_no_sense_is_refused_by_its_number(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text('LIVEWICK_PORT=1234\nLIVEWICK_API_KEYS="unterminated\n')
+    with pytest.raises(ConfigurationError, match=r"\.env:2: cannot be read") as refusal:
+        load_settings({}, file)
+    assert "unterminated" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("more", [{"API_KEYS": "k"}, {"ALLOW_ANONYMOUS": "true"}])

@@ -212,6 +212,20 @@ async def test_without_the_exchange_s_clock_its_candles_and_ours_tell_the_time(e
     assert clock.now_ms() >= newest
 
 
+@pytest.mark.parametrize("timeout", ["abc", 0, -1, None, float("nan")])
+def test_a_timeout_that_is_none_is_refused(timeout: object) -> None:
+    with pytest.raises(ConfigurationError, match="milliseconds"):
+        ExchangeClient("binance", "ETH/USDT", "1s", {"timeout": timeout}, FeedTiming(), print, print)
+
+
+async def test_proxies_that_contradict_each_other_are_a_wrong_setting_and_not_tried_for_ever() -> None:
+    proxies = {"httpProxy": "http://127.0.0.1:1", "httpsProxy": "http://127.0.0.1:1"}
+    client = ExchangeClient("binance", "ETH/USDT", "1s", proxies, FeedTiming(), print, print)
+    with pytest.raises(ConfigurationError, match="httpProxy"):
+        await client.load_markets(Manners(FeedTiming()))
+    await client.close()
+
+
 def test_a_configuration_that_ccxt_cannot_take_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="ccxt does not take the given configuration"):
         ExchangeClient("binance", "ETH/USDT", "1s", {"options": 5}, FeedTiming(), Listener().row, Listener().senseless)
