@@ -236,7 +236,8 @@ class ExchangeClient:
             "streaming": {"keepAlive": _KEEP_ALIVE_MS, "connectionTimeout": max(1_000, request_ms)},
         }
         if self.flagged:
-            defaults["options"] = {"fetchMarkets": {"types": ["spot"]}}
+            # With an account's keys ccxt would ask for its currencies and margins, too; market data needs neither.
+            defaults["options"] = {"fetchMarkets": {"types": ["spot"]}, "fetchCurrencies": False, "fetchMargins": False}
         if self._exchange == "okx":
             # It has 1 s candles; ccxt passes them on, but only keeps them where the timeframe is listed.
             defaults["timeframes"] = {"1s": "1s"}

@@ -244,6 +244,14 @@ async def test_a_list_without_markets_is_trouble_that_may_pass(
     await client.close()
 
 
+async def test_with_an_account_s_keys_market_data_is_still_all_that_is_asked_for(exchange: SimulatedExchange) -> None:
+    config = exchange.ccxt_config() | {"apiKey": "key", "secret": "secret"}
+    client = ExchangeClient("binance", "ETH/USDT", "1s", config, FeedTiming(), print, print)
+    await client.load_markets(Manners(FeedTiming()))
+    assert "ETH/USDT" in client.api.markets
+    await client.close()
+
+
 async def test_clients_of_one_exchange_read_its_markets_once(exchange: SimulatedExchange) -> None:
     manners = Manners(FeedTiming())
     clients = [make_client(exchange, Listener()) for _ in range(3)]
