@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,8 @@ class Scored:
         brier = (given**2).sum(axis=1) - 2 * given[:, self.label] + 1
         due, right = self.trend is not None, bool(self.trend)
         head = (self.label, self.live, given[0].max(), self.covered, self.error, self.persistence, due, right)
-        return np.concatenate((head, losses, given.argmax(axis=1), brier)).astype(np.float32)
+        with np.errstate(over="ignore"):  # of prices near 1e300; a mean that is not finite is no mean
+            return np.concatenate((head, losses, given.argmax(axis=1), brier)).astype(np.float32)
 
 
 class Tally:
@@ -137,7 +139,8 @@ class Tally:
         return self._mean(self.sums[column])
 
     def _mean(self, total: Any) -> float | None:
-        return float(total / self.candles) if self.candles else None
+        mean = float(total / self.candles) if self.candles else math.inf
+        return mean if math.isfinite(mean) else None
 
     def _ece(self) -> float | None:
         return self._mean(np.abs(self.bins[:, 2] - self.bins[:, 1]).sum())

@@ -16,6 +16,8 @@ from service import commands
 from service.ports import ConfigurationError, LivewickError
 from service.settings import Settings, load_settings
 
+LARGEST = 2**63 - 1
+"""The largest whole number that a database knows."""
 Command = Callable[[argparse.Namespace, Settings], None]
 
 
@@ -92,6 +94,8 @@ def natural(text: str) -> int:
     """Parse a whole number from 0."""
     if not text.isascii() or not text.isdecimal():
         raise argparse.ArgumentTypeError("is not a whole number")
+    if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
+        raise argparse.ArgumentTypeError(f"is above {LARGEST}")
     return int(text)
 
 

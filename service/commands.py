@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from service.out_file import cannot_write, check_out
 from service.ports import ConfigurationError, LivewickError, RecordStore
 from service.settings import Settings
 
@@ -58,6 +59,8 @@ def replay(options: argparse.Namespace, settings: Settings) -> None:
     from service.replay import replay as run
     from service.scorecard import print_scorecard, print_windows
 
+    if options.steps:
+        check_out(options.steps, files_in_use(settings, options.file))
     grid, config = read_grid(options.file, options.tick, options.limit, settings)
     learner = make_learner(config, read_pretrained(settings.pretrained))
     shown = track(grid, "replaying", console=Console(stderr=True), disable=not sys.stderr.isatty())
@@ -80,6 +83,7 @@ def pretrain(options: argparse.Namespace, settings: Settings) -> None:
     from service.pretrained import write_pretrained
     from service.replay import make_learner
 
+    check_out(options.out, files_in_use(settings, options.file))
     if options.file is None:
         grid, config = stored_grid(settings)
     else:
@@ -101,18 +105,38 @@ def read_grid(
 ) -> tuple[list[Candle], LearnerConfig]:
     """Read a candle file onto the regular grid; returns the candles and the learner's configuration for them."""
     from models.grid import fill_gaps
-    from service.feed.replay import finest_tick, read_candles
+    from service.feed.replay import finest_tick
 
     market = f"{settings.exchange}:{settings.symbols[0]}"
-    candles = list(read_candles(file, market))
-    if not candles:
-        raise LivewickError(f"{file} holds no candle")
-    try:
-        grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
-    except ValueError as error:
-        raise ConfigurationError(f"{file}: {error}") from None
+    candles = read_file(file, market, settings.interval_ms)
+    grid = list(islice(fill_gaps(candles, settings.interval_ms), limit))
     warn_of_coarser_candles(file, candles, settings)
     return grid, settings.learner(market, settings.interval_ms, tick or finest_tick(candles))
+
+
+def read_file(file: Path, market: str, interval_ms: int) -> list[Candle]:
+    """Read a candle file's candles, on one grid; raises LivewickError where there is none."""
+    from models.grid import fill_gaps
+    from service.feed.replay import read_candles
+
+    try:
+        candles = list(fill_gaps(read_candles(file, market), interval_ms, max_fill=0))
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
+    if not candles:
+        raise LivewickError(f"{file} holds no candle")
+    return candles
+
+
+def files_in_use(settings: Settings, candles: Path | None = None) -> dict[str, Path | None]:
+    """Return the files that a command must not write over, by what they are."""
+    from service.storage.address import parse_url
+
+    database = parse_url(settings.database_url).path
+    beside = {suffix: database and database.with_name(database.name + suffix) for suffix in ("-wal", "-shm")}
+    return {"the file to be read": candles, "the database": database} | {
+        f"the database's {suffix} file": path for suffix, path in beside.items()
+    }
 
 
 def warn_of_coarser_candles(file: Path, candles: list[Candle], settings: Settings) -> None:
@@ -150,21 +174,29 @@ async def stored_market(store: RecordStore, settings: Settings) -> str:
 
 def simulate(options: argparse.Namespace, settings: Settings) -> None:
     from service.simulator.faults import read_plan
+    from service.simulator.market import SECOND_MS
     from service.simulator.server import SimulatedExchange, run_simulator
+
+    market = f"simulated:{settings.symbols[0]}"
+    candles = read_file(options.candles, market, SECOND_MS) if options.candles else None
+    faults = read_plan(options.faults) if options.faults else ()
 
     async def run() -> None:
         exchange = SimulatedExchange(
             symbols=settings.symbols,
             seed=options.seed,
             port=options.port,
-            candles=options.candles,
+            candles=candles,
             speed=options.speed,
-            faults=read_plan(options.faults) if options.faults else (),
+            faults=faults,
         )
-        task = asyncio.create_task(run_simulator(exchange))
+
+        def tell() -> None:
+            print(f"LIVEWICK_CCXT='{json.dumps(exchange.ccxt_config())}'", flush=True)
+
+        task = asyncio.create_task(run_simulator(exchange, tell))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        print(f"LIVEWICK_CCXT='{json.dumps(exchange.ccxt_config())}'", flush=True)
         try:
             await task
         except asyncio.CancelledError:
@@ -183,11 +215,14 @@ def export(options: argparse.Namespace, settings: Settings) -> None:
     async def run() -> tuple[str, int]:
         async with open_database(settings.database_url) as database:
             await check_schema(database)
-            market = options.market or await stored_market(SqlRecordStore(database), settings)
+            store = SqlRecordStore(database)
+            market = options.market or await stored_market(store, settings)
+            if options.market and await store.latest_run(market) is None:
+                raise LivewickError(f"the database holds no such market: {market}")
             with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
                 task = bar.add_task(f"exporting {options.what}", total=1.0)
                 return market, await export_records(
-                    SqlRecordStore(database),
+                    store,
                     options.what,
                     market,
                     options.out,
@@ -197,10 +232,9 @@ def export(options: argparse.Namespace, settings: Settings) -> None:
                     lambda done, rows: bar.update(task, completed=done),
                 )
 
-    try:
+    check_out(options.out, files_in_use(settings))
+    with cannot_write(options.out):
         market, count = asyncio.run(run())
-    except OSError as error:
-        raise LivewickError(f"{options.out} cannot be written: {error.strerror}") from None
     print(f"{count:,} {options.what} of {market} in {options.out}")
 
 

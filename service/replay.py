@@ -18,6 +18,7 @@ from models.config import LearnerConfig
 from models.learner import Learner
 from models.records import Step, TrendOutcome
 from service.csv_cells import cells, columns
+from service.out_file import cannot_write
 from service.ports import ConfigurationError
 
 
@@ -56,7 +57,10 @@ def steps(candles: Iterable[Candle], learner: Learner) -> Iterator[tuple[Step, T
 
 
 class StepWriter:
-    """Writes Steps as CSV; each waits in memory until its trend is known, at most ``horizon`` candles."""
+    """Writes Steps as CSV; each waits in memory until its trend is known, at most ``horizon`` candles.
+
+    Raises LivewickError when the file cannot be written.
+    """
 
     def __init__(self, path: Path, horizon: int = 86_400) -> None:
         self._path = path
@@ -64,21 +68,24 @@ class StepWriter:
         self._waiting: dict[int, Step] = {}
 
     def __enter__(self) -> StepWriter:
-        self._file = self._path.open("w", newline="", encoding="utf-8")
+        with cannot_write(self._path):
+            self._file = self._path.open("w", newline="", encoding="utf-8")
         self._csv = csv.writer(self._file)
         self._csv.writerow(columns(Step))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._flush(0)
-        self._file.close()
+        with cannot_write(self._path), self._file:
+            self._flush(0)
 
     def write(self, step: Step, trend: TrendOutcome | None) -> None:
         if trend is not None and trend.open_time in self._waiting:
             self._waiting[trend.open_time] = replace(self._waiting[trend.open_time], trend_correct=trend.correct)
-            self._flush_until(trend.open_time)
+            with cannot_write(self._path):
+                self._flush_until(trend.open_time)
         self._waiting[step.open_time] = step
-        self._flush(self._horizon)
+        with cannot_write(self._path):
+            self._flush(self._horizon)
 
     def _flush_until(self, open_time: int) -> None:
         for known in [waiting for waiting in self._waiting if waiting <= open_time]:

@@ -34,6 +34,8 @@ def admin_routes(
             ordered = [read_fault(item, f"fault {n}", since_start()) for n, item in enumerate(items, 1)]
         except (ConfigurationError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
+        except RecursionError:
+            return web.json_response({"error": "nested too deeply"}, status=400)
         for fault in ordered:
             book.add(fault)
         return web.json_response({"ordered": [asdict(fault) for fault in ordered]})

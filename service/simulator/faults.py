@@ -101,6 +101,8 @@ def read_plan(path: Path) -> list[Fault]:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ConfigurationError(f"{path}: not JSON ({error})") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deeply") from None
     items = plan.get("faults") if isinstance(plan, dict) else plan
     if not isinstance(items, list):
         raise ConfigurationError(f'{path}: a plan is {{"faults": [...]}}')
@@ -113,14 +115,41 @@ def read_fault(item: object, where: str, from_ms: float = 0.0) -> Fault:
         raise ConfigurationError(f"{where}: not an object")
     options = dict(item)
     kind, at, seconds = options.pop("kind", None), options.pop("at_seconds", 0), options.pop("seconds", 0)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigurationError(f"{where}: unknown kind {kind!r}; known are {', '.join(KINDS)}")
-    if not all(isinstance(value, int | float) and 0 <= value < 1e9 for value in (at, seconds)):
+    if not all(_is_number(value, 0, 1e9) for value in (at, seconds)):
         raise ConfigurationError(f"{where}: at_seconds and seconds are numbers from 0 on")
     known = {*_OPTIONS.get(kind, ()), *({"retry_after"} if kind == "ws_status" else ())}
     if unknown := sorted(set(options) - known):
         raise ConfigurationError(f"{where}: {kind} has no {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}")
+    for name, value in options.items():
+        _check_option(kind, name, value, where)
     return Fault(kind, int(from_ms + at * 1_000), int(seconds * 1_000), options)
+
+
+def _check_option(kind: str, name: str, value: object, where: str) -> None:
+    """Raise ConfigurationError for a value that the fault cannot have."""
+    if name in ("how", "text"):
+        words = _OPTIONS[kind][name]
+        good, right = value in words, f"one of {', '.join(words)}"
+    elif name in _RANGES:
+        low, high = _RANGES[name]
+        empty = name == "retry_after" and value is None
+        good = empty or (isinstance(value, int) and _is_number(value, low, high))
+        right = f"a whole number from {low} to {high}"
+    elif name == "push":
+        good, right = isinstance(value, bool), "true or false"
+    else:
+        good, right = (
+            value is None or isinstance(value, str) or _is_number(value, -1e300, 1e300),
+            "text, number or null",
+        )
+    if not good:
+        raise ConfigurationError(f"{where}: {kind}'s {name} is {right}, not {value!r:.40}")
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def random_plan(seed: int, seconds: int) -> list[Fault]:
@@ -163,4 +192,12 @@ _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "erase": {"count": (1, 3, 20, 70)},
     "correct": {"back": (1, 5, 30), "push": (True, False)},
     "shift": {"ms": (5_000, -4_000)},
+}
+_DAY_SECONDS = 86_400
+_RANGES = {
+    "status": (200, 599),
+    "retry_after": (0, _DAY_SECONDS),
+    "count": (1, _DAY_SECONDS),
+    "back": (0, _DAY_SECONDS),
+    "ms": (-_DAY_SECONDS * 1_000, _DAY_SECONDS * 1_000),
 }

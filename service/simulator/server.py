@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from models.candle import Candle
 from service.ports import ConfigurationError
 from service.simulator.admin import admin_routes
 from service.simulator.clock import SimulatedClock
@@ -34,7 +35,7 @@ _SETTLE_SECONDS = 0.01
 class SimulatedExchange:
     """An exchange that listens on loopback while its context is open.
 
-    Its history goes back to 2017 and depends on ``seed`` (or the file ``candles``, played over and over) and wall time
+    Its history goes back to 2017 and depends on ``seed`` (or the ``candles``, played over and over) and wall time
     only, so it survives a restart. With ``speed`` other than 1 its clock, ``serverTime`` included, starts at
     ``start_ms`` (default: the wall's time) and runs that many times faster; candles come accordingly. ``faults`` are
     what goes wrong, more can be ordered at ``/admin/faults``; ``/admin/truth`` tells what really happened. ``requests``
@@ -48,7 +49,7 @@ class SimulatedExchange:
         seed: int = 0,
         host: str = "127.0.0.1",
         port: int = 0,
-        candles: Path | None = None,
+        candles: Sequence[Candle] | None = None,
         speed: float = 1.0,
         start_ms: int | None = None,
         faults: Sequence[Fault] = (),
@@ -91,7 +92,11 @@ class SimulatedExchange:
         app.router.add_routes(admin_routes(self.book, self.truth, self.clock, self.since_start))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        await self._listen()
+        try:
+            await self._listen()
+        except ConfigurationError:
+            await self._runner.cleanup()
+            raise
         self._pusher = asyncio.create_task(self.sockets.run(), name="simulator-pusher")
         return self
 
@@ -209,11 +214,16 @@ class SimulatedExchange:
     async def _listen(self) -> None:
         assert self._runner is not None  # noqa: S101 - set by __aenter__, the only caller's path
         self._site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
-        await self._site.start()
+        try:
+            await self._site.start()
+        except OSError as error:
+            why = "is in use by another program" if error.errno == errno.EADDRINUSE else error.strerror
+            raise ConfigurationError(f"the simulated exchange cannot listen: port {self.port} {why}") from error
         self.port = self._runner.addresses[0][1]
 
 
-async def run_simulator(exchange: SimulatedExchange) -> None:
-    """Serve until cancelled. The caller has not entered the exchange's context yet."""
+async def run_simulator(exchange: SimulatedExchange, listening: Callable[[], None] = lambda: None) -> None:
+    """Serve until cancelled; calls ``listening`` when it does. The caller has not entered the exchange's context."""
     async with exchange:
+        listening()
         await exchange.wait()

@@ -47,12 +47,13 @@ def trade_frame(id_: str, trade: dict[str, Any], event_ms: int) -> dict[str, Any
 
 
 def agg_trades(truth: Truth, id_: str, start: int | None, limit: int, now_ms: float) -> list[dict[str, Any]]:
-    """Return the trades from ``start`` on within an hour, or the newest ones, at most ``limit``, ascending."""
+    """Return the trades of the hour from ``start`` on, or the newest of the last hour, ascending, at most ``limit``."""
     limit = max(1, min(limit, MAX_ROWS))
     if start is None:
         newest: list[dict[str, Any]] = []
         time = int(now_ms) // SECOND_MS * SECOND_MS
-        while len(newest) < limit:
+        hour_ago = time - _HOUR_MS
+        while len(newest) < limit and time > hour_ago:
             newest[:0] = [trade for trade in _of(truth, id_, time) if trade["T"] <= now_ms]
             time -= SECOND_MS
         return newest[-limit:]

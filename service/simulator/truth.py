@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from service.simulator.market import SECOND_MS, TICK, Second
-from service.simulator.tape import Tape, candle, history_start, make_tape
+from models.candle import Candle
+from service.simulator.market import SECOND_MS, TICK, Second, SeededMarket
+from service.simulator.tape import PlayedTape, Tape, candle, history_start
 
 
 class Truth:
@@ -16,9 +16,10 @@ class Truth:
     Symbols are Binance ids (``ETHUSDT``).
     """
 
-    def __init__(self, symbols: dict[str, str], seed: int, candles: Path | None = None) -> None:
+    def __init__(self, symbols: dict[str, str], seed: int, candles: Sequence[Candle] | None = None) -> None:
         self.symbols = symbols
-        self._tapes: dict[str, Tape] = {id_: make_tape(symbol, seed, candles) for id_, symbol in symbols.items()}
+        played = None if candles is None else PlayedTape(candles)
+        self._tapes: dict[str, Tape] = {id_: played or SeededMarket(symbol, seed) for id_, symbol in symbols.items()}
         self._changed: dict[tuple[str, int], Second] = {}
         self._erased: dict[str, set[int]] = {id_: set() for id_ in symbols}
 

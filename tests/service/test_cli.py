@@ -5,12 +5,18 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
+from models.candle import Candle
+from service import csv_cells
 from service.cli import main
+from service.commands import read_file
+
+FILE_HEADER = "ts_ms,open,high,low,close,volume\n"
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +148,154 @@ def test_migrate_makes_a_database_that_export_reads(tmp_path: Path, capsys: pyte
     assert main(["migrate"]) == 0
     assert main(["export", "--what", "steps", str(tmp_path / "steps.csv")]) == 0
     assert (tmp_path / "steps.csv").read_text().startswith("market,open_time")
+
+
+@pytest.mark.parametrize("command", ["simulate", "replay"])
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ("5,1,1,1,1,1\n", 1),
+        (f"{FILE_HEADER}1000,nan,1,1,1,1\n", 2),
+        (f"{FILE_HEADER}1000,inf,inf,1,1,1\n", 2),
+        (f"{FILE_HEADER}1000,1,1,1,1,-1\n", 2),
+        (f"{FILE_HEADER}1000,1,0.5,1,1,1\n", 2),
+        (f"{FILE_HEADER}2000,1,1,1,1,1\n1000,1,1,1,1,1\n", 3),
+        (f"{FILE_HEADER}{'1' * 200_000},1,1,1,1,1\n", 2),
+        (f"{FILE_HEADER}1000,1,1,1,1,1\n2500,1,1,1,1,1\n", None),
+    ],
+)
+def test_simulate_reads_candle_files_by_the_rules_of_replay(
+    command: str, rows: str, line: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text(rows)
+    arguments = ["simulate", "--port", "0", "--candles", str(file)] if command == "simulate" else ["replay", str(file)]
+    assert main(arguments) == 2
+    assert (f"{file}:{line}: " if line else f"{file}: ") in said(capsys)
+
+
+def test_simulate_plays_what_export_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "out.csv"
+    names = csv_cells.columns(Candle)
+    file.write_text(",".join(names) + "\nsimulated:ETH/USDT,1000,1.0,2.0,1.0,1.5,3.0,live\n")
+    assert read_file(file, "simulated:ETH/USDT", 1_000) == [Candle("simulated:ETH/USDT", 1_000, 1, 2, 1, 1.5, 3)]
+
+
+def test_simulate_on_a_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["simulate", "--port", str(taken.getsockname()[1])]) == 2
+    told = capsys.readouterr()
+    assert "is in use by another program" in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == "", "nothing tells where it listens"
+
+
+def test_a_plan_nested_deeply_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    assert main(["simulate", "--port", "0", "--faults", str(tmp_path / "plan.json")]) == 2
+    assert "nested too deeply" in said(capsys)
+
+
+@pytest.mark.parametrize("command", ["export", "replay", "pretrain"])
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("folder", "no regular file"),
+        ("pipe", "no regular file"),
+        ("link", "no regular file"),
+        ("behind/partial", "partial.partial is no regular file"),
+        ("own.db", "is the database"),
+        ("hard.db", "is the database"),
+        ("own.db-wal", "-wal file"),
+        ("own.db/x", "Not a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_what_is_no_file_of_its_own_is_never_written_over(
+    command: str, out: str, why: str, candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate"]) == 0
+    capsys.readouterr()
+    for folder in ("folder", "behind", "behind/partial.partial"):
+        (tmp_path / folder).mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(candle_file)
+    (tmp_path / "hard.db").hardlink_to(tmp_path / "own.db")
+    before = (tmp_path / "own.db").read_bytes(), candle_file.read_bytes()
+    assert main(writing(command, candle_file, str(tmp_path / out))) == 1
+    told = said(capsys)
+    assert f"{out} cannot be written: " in told
+    assert why in told
+    assert ((tmp_path / "own.db").read_bytes(), candle_file.read_bytes()) == before
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("command", ["replay", "pretrain"])
+def test_a_command_does_not_write_over_its_own_input(
+    command: str, candle_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = candle_file.read_bytes()
+    (tmp_path / "folder").mkdir()
+    assert main(writing(command, candle_file, str(tmp_path / "folder" / ".." / candle_file.name))) == 1
+    assert "is the file to be read" in said(capsys)
+    assert candle_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["export", "replay"])
+def test_a_folder_that_is_not_there_is_one_clear_line(
+    command: str, candle_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate"]) == 0
+    capsys.readouterr()
+    assert main(writing(command, candle_file, "none/x.csv")) == 1
+    assert "none/x.csv cannot be written: No such file or directory" in said(capsys)
+
+
+def writing(command: str, candle_file: Path, out: str) -> list[str]:
+    """Return the arguments with which a command writes ``out``."""
+    return {
+        "export": ["export", "--what", "candles", out],
+        "replay": ["replay", str(candle_file), "--steps", out, "--json"],
+        "pretrain": ["pretrain", str(candle_file), "--out", out],
+    }[command]
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "99999999999999999999", "9" * 5_000])
+@pytest.mark.parametrize("option", ["--start", "--end"])
+def test_a_time_that_no_database_knows_is_wrong_usage(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "--what", "steps", option, text, "x.csv"])
+    assert ended.value.code == 2
+    assert f"{option}: is above 9223372036854775807" in capsys.readouterr().err
+
+
+def test_an_export_up_to_the_last_time_there_can_be(tmp_path: Path) -> None:
+    assert main(["migrate"]) == 0
+    assert main(["export", "--what", "steps", "--end", "9223372036854775807", str(tmp_path / "x.csv")]) == 0
+
+
+def test_a_market_that_nobody_followed_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate"]) == 0
+    capsys.readouterr()
+    assert main(["export", "--what", "steps", "--market", "typo", str(tmp_path / "x.csv")]) == 1
+    assert "no such market: typo" in said(capsys)
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_prices_at_the_ends_of_what_a_float_can_say_are_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = ("1e300", "1e-300", "5e-324")
+    rows = [f"{1_700_000_000_000 + n * 1000},{','.join([prices[n % 3]] * 4)},1" for n in range(90)]
+    (tmp_path / "ends.csv").write_text(FILE_HEADER + "\n".join(rows))
+    assert main(["replay", str(tmp_path / "ends.csv"), "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)["score"]
+    assert score["baselines"]["persistence"]["close_mae"] is None
+    assert score["model"]["log_loss"] > 0
 
 
 def test_debug_shows_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

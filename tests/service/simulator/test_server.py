@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from models.candle import Candle
 from service.ports import ConfigurationError
-from service.simulator.faults import KINDS, Fault, random_plan, read_plan
+from service.simulator.faults import KINDS, Fault, random_plan, read_fault, read_plan
 from service.simulator.server import SimulatedExchange, run_simulator
 from tests.support.eventually import eventually
 
@@ -140,25 +141,30 @@ async def test_the_socket_answers_requests_it_does_not_understand(
         assert await socket.receive_json() == {"result": [], "id": 6}
 
 
-async def test_a_candle_file_is_played_over_and_over_on_wall_time(
-    tmp_path: Path, session: aiohttp.ClientSession
-) -> None:
-    path = tmp_path / "candles.csv.gz"
-    lines = ["ts_ms,open,high,low,close,volume", "1000,5,6,4,5,1", "2000,5,7,5,7,1", "4000,7,7,6,6,2"]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    async with SimulatedExchange(candles=path) as exchange:
+PLAYED = (
+    Candle("simulated:ETH/USDT", 1_000, 5, 6, 4, 5, 1),
+    Candle("simulated:ETH/USDT", 2_000, 5, 7, 5, 7, 1),
+    Candle("simulated:ETH/USDT", 4_000, 7, 7, 6, 6, 2),
+)
+
+
+async def test_candles_are_played_over_and_over_on_wall_time(session: aiohttp.ClientSession) -> None:
+    async with SimulatedExchange(candles=PLAYED) as exchange:
         start = int(exchange.clock.now_ms()) // 4_000 * 4_000 - 8_000
         _, rows = await klines(session, exchange, startTime=start, limit=8)
     assert [float(row[4]) for row in rows] == [5, 7, 7, 6] * 2
     assert [float(row[5]) for row in rows] == [1, 1, 0, 2] * 2
 
 
-def test_a_candle_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    for text in ("", "ts_ms,open,high,low,close,volume\n", "ts_ms,open,high,low,close,volume\n1,2,3\n"):
-        path = tmp_path / "candles.csv"
-        path.write_text(text)
-        with pytest.raises(ConfigurationError, match=str(path)):
-            SimulatedExchange(candles=path)
+@pytest.mark.parametrize("candles", [[], PLAYED[::-1], [PLAYED[0], replace(PLAYED[1], open_time=2_500)]])
+def test_candles_that_cannot_be_played_are_refused(candles: list[Candle]) -> None:
+    with pytest.raises(ConfigurationError, match="to play"):
+        SimulatedExchange(candles=candles)
+
+
+async def test_a_port_in_use_is_told(exchange: SimulatedExchange) -> None:
+    with pytest.raises(ConfigurationError, match=f"port {exchange.port} is in use"):
+        await run_simulator(SimulatedExchange(port=exchange.port))
 
 
 def test_symbols_that_are_no_spot_symbols_are_refused() -> None:
@@ -207,8 +213,9 @@ async def test_a_fault_ordered_at_the_admin_endpoint_happens_and_the_truth_can_b
 
 
 async def test_senseless_orders_are_refused(exchange: SimulatedExchange, session: aiohttp.ClientSession) -> None:
-    for order in ([1], {"kind": "dance"}, {"kind": "drop", "at_seconds": "now"}, {"kind": "drop", "seconds": -1}):
-        async with session.post(f"http://127.0.0.1:{exchange.port}/admin/faults", json=order) as answer:
+    orders = ([1], {"kind": "dance"}, {"kind": "drop", "at_seconds": "now"}, {"kind": "drop", "seconds": -1})
+    for text in (*map(json.dumps, orders), '{"kind": "erase", "count": "abc"}', "[" * 100_000):
+        async with session.post(f"http://127.0.0.1:{exchange.port}/admin/faults", data=text) as answer:
             assert answer.status == 400
     assert exchange.book.waiting(0) == []
 
@@ -228,6 +235,17 @@ def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
         ('[{"kind": "drop", "at_ms": 5}]', "fault 1: drop has no 'at_ms'; it has how"),
         ('[{"kind": "zombie", "ms": 5}]', "fault 1: zombie has no 'ms'; it has none"),
         ('[{"kind": "drop", "at_seconds": -1}]', "fault 1: at_seconds and seconds are numbers from 0 on"),
+        ('[{"kind": "drop", "at_seconds": true}]', "fault 1: at_seconds and seconds are numbers from 0 on"),
+        ('[{"kind": []}]', "fault 1: unknown kind []"),
+        ("[" * 100_000, "nested too deeply"),
+        ('[{"kind": "drop", "how": ["rst"]}]', "fault 1: drop's how is one of rst, fin, 1000, 1001, not ['rst']"),
+        ('[{"kind": "rest_text", "text": "deep"}]', "fault 1: rest_text's text is one of truncated, html, "),
+        ('[{"kind": "erase", "count": "abc"}]', "fault 1: erase's count is a whole number from 1 to 86400, not 'abc'"),
+        ('[{"kind": "erase", "count": 1e300}]', "fault 1: erase's count is a whole number from 1 to 86400, not 1e+300"),
+        ('[{"kind": "ws_status", "status": 99}]', "fault 1: ws_status's status is a whole number from 200 to 599"),
+        ('[{"kind": "shift", "ms": true}]', "fault 1: shift's ms is a whole number from -86400000 to 86400000"),
+        ('[{"kind": "correct", "push": 1}]', "fault 1: correct's push is true or false, not 1"),
+        ('[{"kind": "bad_price", "value": {}}]', "fault 1: bad_price's value is text, number or null, not {}"),
     ],
 )
 def test_a_bad_plan_is_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
@@ -241,6 +259,12 @@ def test_a_bad_plan_is_refused_in_one_line(tmp_path: Path, text: str, line: str)
 def test_a_missing_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         read_plan(tmp_path / "absent.json")
+
+
+def test_every_fault_of_a_random_plan_could_stand_in_a_file() -> None:
+    for fault in (fault for seed in range(60) for fault in random_plan(seed, 60)):
+        item = {"kind": fault.kind, "at_seconds": 0, "seconds": fault.lasts_ms / 1_000, **fault.options}
+        assert read_fault(item, "here").options == fault.options
 
 
 def test_a_random_plan_follows_from_its_seed_and_all_plans_together_hold_every_fault() -> None:
