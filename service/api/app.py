@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from fastapi import Depends, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.api import health, history, limits, metrics, operate, predict, score, stream, tickets
+from service.api.cors import Cors
 from service.api.deps import ApiDeps, refuse_unknown_parameters
 from service.api.document import DESCRIPTION, complete_document
 from service.api.guard import Guard
@@ -72,13 +72,6 @@ def _add_middleware(app: FastAPI, deps: ApiDeps) -> None:
     app.add_middleware(Guard, options=options)
     app.add_middleware(Observe, metrics=app.state.metrics)
     if options.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=options.allowed_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "X-API-Key", "Content-Type"],
-            expose_headers=["X-Request-ID", "Retry-After"],
-            max_age=600,
-        )
+        app.add_middleware(Cors, origins=options.allowed_origins)
     if options.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(options.trusted_proxies))

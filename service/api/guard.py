@@ -7,9 +7,9 @@ from starlette.websockets import WebSocket
 
 from service.api.body import too_large
 from service.api.deps import ApiOptions
-from service.api.limits import RequestLimit, address
+from service.api.limits import MAX_HEADER_BYTES, RequestLimit, address, header_bytes, headers_too_large
 from service.api.problem import Problem
-from service.api.security import KeyRing, cross_site, header, host_allowed, presented_keys
+from service.api.security import KeyRing, header, headers, host_allowed, may_ask, presented_keys
 
 OPEN_PATHS = {"/", "/health/live", "/docs", "/docs/start.js", "/openapi.json", "/favicon.ico"}
 OPEN_PREFIX = "/static/"
@@ -18,7 +18,7 @@ TICKET_PATHS = {"/ws"}
 
 
 class Guard:
-    """Pure ASGI middleware: host, rate, key, cross-site and declared size; for HTTP and WebSocket alike.
+    """Pure ASGI middleware: sizes, host, rate, key and origin; for HTTP and WebSocket alike.
 
     Leaves ``livewick.caller`` (what is counted: a key or an address) and ``livewick.authenticated`` in the scope.
     """
@@ -49,6 +49,10 @@ class Guard:
         key = self._keys.find(scope) if self._keys else None
         scope["livewick.caller"] = caller = key or address(scope)
         scope["livewick.authenticated"] = key is not None or not self._keys
+        if header_bytes(scope) > MAX_HEADER_BYTES:
+            raise headers_too_large()
+        if len(headers(scope, b"host")) > 1:
+            raise Problem(400, "Malformed request", "There is more than one Host header.")
         if not host_allowed(scope, self._options.allowed_hosts):
             raise Problem(400, "Unknown host", "The Host header is not one this service answers to.")
         retry_after = self._limit.retry_after(caller)
@@ -56,13 +60,12 @@ class Guard:
             raise Problem(429, "Too many requests", "Come again after Retry-After seconds.", retry_after=retry_after)
         if not (scope["livewick.authenticated"] or _open(scope)):
             raise _unauthorized()
-        if scope["type"] == "http":
-            self._check_http(scope)
-
-    def _check_http(self, scope: Scope) -> None:
-        unsafe = scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if unsafe and cross_site(scope, self._options.allowed_origins):
+        if not may_ask(scope, self._options.allowed_origins):
             raise Problem(403, "Cross-site request", "A page of another site may not do this.")
+        if scope["type"] == "http":
+            self._check_length(scope)
+
+    def _check_length(self, scope: Scope) -> None:
         length = header(scope, b"content-length")
         if length is not None and length.isdecimal() and int(length[:20]) > self._options.body_bytes:
             raise too_large(self._options.body_bytes)

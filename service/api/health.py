@@ -24,6 +24,7 @@ async def live() -> Response:
     return json_response({"status": "live"})
 
 
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready", responses={200: {"model": ReadyOut}, **problems(503)})
 async def ready(deps: Deps) -> Response:
     """Answer 200 when database, feeds and learners are all in order, else 503 with the reason."""

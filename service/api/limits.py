@@ -14,7 +14,11 @@ from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 from starlette.types import Scope
 
+from service.api.problem import Problem
+
 MAX_CALLERS = 20_000
+MAX_HEADER_BYTES = 64 * 1024
+"""What a request may bring before its body: path, query, names and values of its headers."""
 
 
 class TooManySockets(Exception):
@@ -133,6 +137,17 @@ class Places:
                 yield
         finally:
             self.taken -= 1
+
+
+def header_bytes(scope: Scope) -> int:
+    """Count what a request brought before its body."""
+    line = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def headers_too_large() -> Problem:
+    """The answer to more than MAX_HEADER_BYTES before the body."""
+    return Problem(431, "Headers too large", f"Path and headers are larger than {MAX_HEADER_BYTES} bytes.")
 
 
 def address(scope: Scope) -> str:

@@ -176,6 +176,7 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, responses=problems(422))
 async def metrics(request: Request) -> Response:
     """Tell the metrics in Prometheus' text format."""

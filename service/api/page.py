@@ -40,14 +40,14 @@ async def index(deps: Deps) -> Response:
     return FileResponse(path, headers=REVALIDATE)
 
 
-@router.get("/favicon.ico")
+@router.api_route("/favicon.ico", methods=["GET", "HEAD"])
 async def favicon(deps: Deps) -> Response:
     """Serve the icon, or nothing."""
     path = deps.static / "icon.svg"
     return FileResponse(path, headers=REVALIDATE) if path.is_file() else Response(status_code=204)
 
 
-@router.get("/docs")
+@router.api_route("/docs", methods=["GET", "HEAD"])
 async def docs(request: Request, deps: Deps) -> Response:
     """Serve the API documentation: Swagger UI where it was built in, else a plain list."""
     if (deps.static / "vendor" / "swagger-ui" / "swagger-ui-bundle.js").is_file():
@@ -55,7 +55,7 @@ async def docs(request: Request, deps: Deps) -> Response:
     return HTMLResponse(_plain(request.app.openapi()))
 
 
-@router.get("/docs/start.js")
+@router.api_route("/docs/start.js", methods=["GET", "HEAD"])
 async def start_swagger() -> Response:
     """Serve the script that starts Swagger UI: the content security policy allows no inline one."""
     return Response(START_SWAGGER, media_type="text/javascript")

@@ -100,8 +100,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     detail = details.get(error.status_code, title)
     headers = dict(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of one route; a path may have several.
-        path = getattr(request.scope.get("route"), "path", None)
-        headers["Allow"] = ", ".join(sorted(request.app.state.methods.get(path, ())))
+        path = getattr(request.scope.get("route"), "path", request.url.path)
+        # What is no route of its own is a file of the page.
+        headers["Allow"] = ", ".join(sorted(request.app.state.methods.get(path, ("GET", "HEAD"))))
     return Problem(error.status_code, title, detail, headers=headers).response(request_id(request))
 
 

@@ -10,22 +10,22 @@ import sys
 from typing import Any, cast
 
 from starlette.responses import Response
-from uvicorn._types import ASGISendEvent
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.datastructures import Headers
+from websockets.frames import CloseCode
 from websockets.http11 import Response as HandshakeResponse
 from websockets.server import ServerProtocol
 
+from service.api.limits import MAX_HEADER_BYTES, headers_too_large
 from service.api.problem import Problem
 
 if sys.platform != "win32":
     import resource
 
 HEADER_SECONDS = 10.0
-MAX_HEADER_BYTES = 64 * 1024
-"""What a request may bring, beyond what its last read holds, before its headers are complete."""
 CLOSE_SECONDS = 1.0
 MAX_CONNECTIONS = 5_000
 DESCRIPTORS_KEPT = 200
@@ -45,6 +45,8 @@ def reset(transport: asyncio.BaseTransport) -> None:
     """Drop a connection at once: RST instead of waiting for a client to read what is buffered."""
     raw = transport.get_extra_info("socket")
     if raw is not None:
+        if raw.fileno() < 0:
+            return  # It has gone by itself.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     cast(asyncio.Transport, transport).abort()
 
@@ -54,6 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
+    _answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first request; drop the connection at once when there are too many."""
@@ -64,8 +67,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clock, and tell the request being answered (uvicorn tells only the last one that came)."""
         self._stop_clock()
+        self.pipeline.clear()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -75,7 +82,7 @@ class HttpProtocol(HttpToolsProtocol):
         if waited is not None and waited is self._deadline:
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                self._refuse(Problem(431, "Headers too large", f"They are larger than {MAX_HEADER_BYTES} bytes."))
+                self._refuse(headers_too_large())
 
     def on_message_begin(self) -> None:
         """Start the clock for the request that begins."""
@@ -94,9 +101,16 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             super().handle_websocket_upgrade()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
-        self._refuse(Problem(400, "Malformed request", "This is not a well-formed HTTP/1.1 request."))
+        """Answer what is no HTTP, or has a path longer than the parser takes."""
+        if len(getattr(self, "url", b"")) >= MAX_HEADER_BYTES - 1:
+            self._refuse(headers_too_large())
+        else:
+            self._refuse(malformed())
 
     def _refuse(self, problem: Problem) -> None:
         """Answer and close; where another answer has begun, closing is all that can be said."""
@@ -116,6 +130,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
+def malformed() -> Problem:
+    """The answer to what is no HTTP."""
+    return Problem(400, "Malformed request", "This is not a well-formed HTTP/1.1 request.")
+
+
 def _as_bytes(response: Response) -> bytes:
     """Write an answer that closes its connection."""
     headers = [*response.raw_headers, (b"connection", b"close")]
@@ -123,8 +142,8 @@ def _as_bytes(response: Response) -> bytes:
     return STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body)
 
 
-class Handshake(ServerProtocol):
-    """The handshake of the websockets library, whose refusals are problems."""
+class ServerSide(ServerProtocol):
+    """The websockets library's protocol, whose refusals of a handshake are problems."""
 
     def reject(self, status: Any, text: str) -> HandshakeResponse:
         """Answer a handshake that is none, or that the application refuses without saying more."""
@@ -137,6 +156,10 @@ class Handshake(ServerProtocol):
         headers.update(problem.headers.items())
         return HandshakeResponse(response.status_code, response.reason_phrase, headers, bytes(problem.body))
 
+    def fail(self, code: CloseCode | int, reason: str = "") -> None:
+        """Close; a frame that is too large is one more that this service does not take: 1008 as for every such."""
+        super().fail(CloseCode.POLICY_VIOLATION if code == CloseCode.MESSAGE_TOO_BIG else code, reason)
+
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, which never waits for a client that does not read.
@@ -146,7 +169,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = Handshake(max_size=self.config.ws_max_size, logger=self.logger)
+        self.conn = ServerSide(max_size=self.config.ws_max_size, logger=self.logger)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; answer a handshake that the parser gave up on (uvicorn would leave its client waiting)."""
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.handshake_initiated = True
+            self.transport.write(b"".join(self.conn.data_to_send()) or _as_bytes(malformed().response()))
+            self.transport.close()
 
     def handle_connect(self, event: Any) -> None:
         """Start the application, with the way to drop the connection in its scope."""

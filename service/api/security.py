@@ -1,4 +1,4 @@
-"""Keys, single-use tickets, and whether a request came from a page of ours."""
+"""Keys, single-use tickets, and whose pages may ask for what."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from starlette.types import Scope
 
 TICKET_SECONDS = 30
 MAX_TICKETS = 10_000
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+READING_POSTS = {"/predict", "/ws-ticket"}
+"""What a page of an allowed origin may post to: they change nothing. All else is for the service's own page."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(:[0-9]+)?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class KeyRing:
@@ -77,11 +81,12 @@ class Tickets:
 
 def header(scope: Scope, name: bytes) -> str | None:
     """Return the first value of a header."""
-    for key, value in scope["headers"]:
-        if key == name:
-            text: str = value.decode("latin-1")
-            return text
-    return None
+    return next(iter(headers(scope, name)), None)
+
+
+def headers(scope: Scope, name: bytes) -> list[str]:
+    """Return every value of a header."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 def host_allowed(scope: Scope, allowed: Sequence[str]) -> bool:
@@ -92,20 +97,28 @@ def host_allowed(scope: Scope, allowed: Sequence[str]) -> bool:
     return match is not None and match[1].strip("[]").lower() in allowed
 
 
-def same_origin(scope: Scope, origin: str) -> bool:
-    """Tell whether ``origin`` is the host this request was sent to."""
-    host = header(scope, b"host")
-    return host is not None and origin.partition("://")[2].lower() == host.lower()
+def own_origin(scope: Scope, origin: str) -> bool:
+    """Tell whether ``origin`` is a page of the host this request was sent to.
+
+    https counts as well as http: a proxy that speaks TLS to the browser need not have told us.
+    """
+    scheme, _, host = origin.lower().partition("://")
+    port = _DEFAULT_PORTS.get(scheme)
+    own = (header(scope, b"host") or "").lower()
+    return port is not None and own != "" and host.removesuffix(port) == own.removesuffix(port)
 
 
-def origin_allowed(scope: Scope, allowed: Sequence[str]) -> bool:
-    """Tell whether the request came from our own page, an allowed origin, or no browser page at all."""
-    origin = header(scope, b"origin")
-    return origin is None or origin in allowed or "*" in allowed or same_origin(scope, origin)
+def may_ask(scope: Scope, allowed: Sequence[str]) -> bool:
+    """Tell whether the page that a browser says sent this (no Origin: a program) may ask for it.
 
-
-def cross_site(scope: Scope, allowed: Sequence[str]) -> bool:
-    """Tell whether a browser sent this from another site's page: by Sec-Fetch-Site, else by Origin against Host."""
-    if origin_allowed(scope, allowed):
-        return False
-    return header(scope, b"sec-fetch-site") not in ("same-origin", "none")
+    Other sites' pages may send what a browser lets any page send, a read whose answer it keeps from them; only allowed
+    ones may follow a WebSocket or post to READING_POSTS; none may do anything else.
+    """
+    is_socket = scope["type"] == "websocket"
+    if not is_socket and scope["method"] in SAFE_METHODS:
+        return True
+    reads = is_socket or scope["path"] in READING_POSTS
+    return all(
+        own_origin(scope, origin) or (reads and (origin in allowed or "*" in allowed))
+        for origin in headers(scope, b"origin")
+    )

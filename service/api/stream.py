@@ -18,7 +18,7 @@ from service.api.deps import ApiDeps, api_deps, find_market, refuse_odd_paramete
 from service.api.limits import SocketLimit, TooManySockets
 from service.api.metrics import Metrics
 from service.api.problem import Problem
-from service.api.security import Tickets, origin_allowed
+from service.api.security import Tickets
 from service.broadcast import FRAME_KINDS, Subscription
 from service.strict_json import InvalidJSON, decode, encode
 
@@ -36,6 +36,7 @@ class End(Enum):
 
     CLIENT_LEFT = auto()
     BAD_FRAME = auto()
+    UNKNOWN_MARKET = auto()
     NOT_READING = auto()
     SHUTDOWN = auto()
 
@@ -48,6 +49,11 @@ class Wanted:
     kinds: frozenset[str] | None
     after: int | None
 
+    def check(self, deps: ApiDeps) -> None:
+        """Raise the Problem of a market that is not followed: told to nobody who has not shown a key or a ticket."""
+        for market in self.markets or ():
+            find_market(deps, market)
+
 
 @router.websocket("/ws")
 async def follow(websocket: WebSocket) -> None:
@@ -55,9 +61,9 @@ async def follow(websocket: WebSocket) -> None:
     deps = await api_deps(websocket)
     sockets: SocketLimit = websocket.app.state.sockets
     try:
-        if not origin_allowed(websocket.scope, deps.options.allowed_origins) and deps.options.allowed_origins:
-            raise Problem(403, "Origin not allowed", "Pages of this origin may not connect.")
-        wanted = parse_wanted(websocket.query_params, deps)
+        wanted = parse_wanted(websocket.query_params)
+        if websocket.scope["livewick.authenticated"]:
+            wanted.check(deps)
         with sockets.hold(websocket.scope["livewick.caller"]):
             await _Connection(websocket, deps).serve(wanted)
     except TooManySockets:
@@ -72,15 +78,13 @@ async def _deny(websocket: WebSocket, problem: Problem) -> None:
     await websocket.send_denial_response(problem.response(websocket.scope["state"].get("request_id")))
 
 
-def parse_wanted(query: QueryParams, deps: ApiDeps) -> Wanted:
+def parse_wanted(query: QueryParams) -> Wanted:
     """Read market, kinds and after, or raise the Problem."""
     refuse_odd_parameters(query, {"market", "kinds", "after"})
     market, kinds, after = query.get("market"), query.get("kinds"), query.get("after")
     names = None if kinds is None else frozenset(kinds.split(","))
     if names is not None and not names <= set(FRAME_KINDS):
         raise Problem(422, "Unknown kind", "kinds: a comma list of " + ", ".join(FRAME_KINDS) + " is needed.")
-    if market is not None:
-        find_market(deps, market)
     return Wanted(None if market is None else frozenset({market}), names, _after(after))
 
 
@@ -116,7 +120,7 @@ class _Connection:
         """Accept, check the ticket where keys are set, send until the end, close with the code that fits it."""
         try:
             await self._websocket.accept()
-            end = None if self._websocket.scope["livewick.authenticated"] else await self._check_ticket()
+            end = None if self._websocket.scope["livewick.authenticated"] else await self._check_ticket(wanted)
             if end is None:
                 with self._deps.broadcaster.subscribe(wanted.after, wanted.markets, wanted.kinds) as subscription:
                     end = await _first_of(self._send_frames(subscription), self._receive())
@@ -124,8 +128,8 @@ class _Connection:
             end = End.CLIENT_LEFT
         await self._finish(end)
 
-    async def _check_ticket(self) -> End | None:
-        """Wait for the auth frame; None when its ticket is right."""
+    async def _check_ticket(self, wanted: Wanted) -> End | None:
+        """Wait for the auth frame; None when its ticket is right and what is wanted is there."""
         tickets: Tickets = self._websocket.app.state.tickets
         try:
             async with asyncio.timeout(self._deps.options.auth_seconds):
@@ -136,7 +140,13 @@ class _Connection:
             return End.CLIENT_LEFT
         frame = parse_client_frame(message.get("text") or "")
         right = frame is not None and frame["type"] == "auth" and tickets.redeem(frame["ticket"])
-        return None if right else End.BAD_FRAME
+        if not right:
+            return End.BAD_FRAME
+        try:
+            wanted.check(self._deps)
+        except Problem:
+            return End.UNKNOWN_MARKET
+        return None
 
     async def _send_frames(self, subscription: Subscription) -> End:
         hello = {"type": "hello", "protocol": PROTOCOL, "seq": subscription.started_at}
@@ -178,14 +188,15 @@ class _Connection:
         if end is End.NOT_READING:
             self._abort()
         elif end is not End.CLIENT_LEFT:
-            await self._close(GOING_AWAY if end is End.SHUTDOWN else POLICY_VIOLATION)
+            reason = "unknown market" if end is End.UNKNOWN_MARKET else None
+            await self._close(GOING_AWAY if end is End.SHUTDOWN else POLICY_VIOLATION, reason)
 
-    async def _close(self, code: int) -> None:
+    async def _close(self, code: int, reason: str | None) -> None:
         if self._websocket.client_state is WebSocketState.DISCONNECTED:
             return
         try:
             async with asyncio.timeout(1):
-                await self._websocket.close(code)
+                await self._websocket.close(code, reason)
         except TimeoutError:
             self._abort()
         except WebSocketDisconnect:

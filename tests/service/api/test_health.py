@@ -17,8 +17,17 @@ async def test_live_says_only_that(client: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "live"})
 
 
-async def test_live_answers_head_too(client: httpx.AsyncClient) -> None:
-    assert (await client.head("/health/live")).status_code == 200
+@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"])
+async def test_probes_may_ask_by_head(address: str, path: str) -> None:
+    async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+        got, head = await client.get(path), await client.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+
+
+async def test_head_says_not_ready_too(client: httpx.AsyncClient, world: World) -> None:
+    world.market.becomes(learner_alive=False)
+    assert (await client.head("/health/ready")).status_code == 503
 
 
 async def test_ready_when_everything_is_in_order(client: httpx.AsyncClient) -> None:

@@ -212,6 +212,24 @@ async def test_headers_below_the_limit_are_taken_in_any_number_of_pieces(address
     assert (await raw_answer(address, head, *lines, b"\r\n"))[0] == 200
 
 
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"], ids=["http", "websocket"])
+@pytest.mark.parametrize(
+    ("path", "header", "status"),
+    [(0, 65_000, 200), (0, 65_600, 431), (0, 100_000, 431), (66_000, 0, 431), (33_000, 33_000, 431)],
+)
+async def test_more_than_64_kib_before_the_body_are_refused_also_when_they_come_at_once(
+    address: str, upgrade: bytes, path: int, header: int, status: int
+) -> None:
+    start = b"GET /health/live HTTP/1.1" if not path else b"GET /markets?" + b"q" * path + b" HTTP/1.1"
+    rest = b"\r\nHost: x\r\nX-Long: " + b"x" * header + b"\r\n" + (upgrade or b"Connection: close\r\n") + b"\r\n"
+    answered, headers, _ = await raw_answer(address, start + rest)
+    if upgrade:
+        assert answered in (414, 431)
+    else:
+        assert answered == status
+    assert headers["content-type"] == ("application/json" if answered == 200 else "application/problem+json")
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -66,6 +66,14 @@ async def test_a_wrong_method_is_a_problem_and_names_the_right_ones(client: http
     assert answer.headers["allow"] == "GET, POST"
 
 
+@pytest.mark.parametrize("path", ["/openapi.json", "/static/", "/static/no-such-file", "/docs", "/", "/metrics"])
+async def test_a_wrong_method_names_the_right_ones_also_where_no_route_of_the_api_is(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    answer = await client.put(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
 async def test_failures_67_a_bug_is_a_500_with_request_id_and_cors_headers_and_is_logged(
     client: httpx.AsyncClient, world: World
 ) -> None:

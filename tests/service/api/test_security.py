@@ -27,9 +27,9 @@ PUBLIC = {"/", "/health/live", "/docs", "/docs/start.js", "/openapi.json", "/fav
 OPEN, KEY_NEEDED = "open", "key needed"
 ANSWERS: dict[tuple[str, str], str] = {
     **{("GET", path): OPEN for path in sorted(PUBLIC)},
-    ("HEAD", "/"): OPEN,
-    ("HEAD", "/health/live"): OPEN,
-    ("HEAD", "/openapi.json"): OPEN,
+    **{("HEAD", path): OPEN for path in sorted(PUBLIC)},
+    ("HEAD", "/health/ready"): KEY_NEEDED,
+    ("HEAD", "/metrics"): KEY_NEEDED,
     ("GET", "/predict"): KEY_NEEDED,
     ("POST", "/predict"): KEY_NEEDED,
     ("GET", "/candles"): KEY_NEEDED,
@@ -243,6 +243,24 @@ async def test_nothing_is_sent_before_the_ticket_and_silence_is_cut_off(keyed: W
         assert await first_frame(address, None) == 1008
 
 
+@pytest.mark.parametrize(("market", "answer"), [(MARKET, "hello"), ("simulated:NO/SUCH", 1008)])
+async def test_without_a_ticket_known_and_unknown_markets_look_the_same(
+    keyed: World, market: str, answer: str | int
+) -> None:
+    async def ask(ticket: str) -> AsgiSocket:
+        socket = AsgiSocket(keyed.app, query=f"market={market}")
+        await socket.open()
+        assert (socket.status, socket.frames(), socket.close_code) == (None, [], None)
+        await socket.send(auth(ticket))
+        return socket
+
+    assert (await ask("no-ticket")).close_code == 1008
+    right = await ask(keyed.app.state.tickets.issue())
+    assert ([frame["type"] for frame in right.frames()] or [right.close_code]) == [answer]
+    if right.close_code is None:
+        await right.leave()
+
+
 def test_a_ticket_expires_after_30_seconds() -> None:
     now = 0.0
     tickets = Tickets(lambda: now)
@@ -263,43 +281,7 @@ def test_tickets_are_bounded_and_the_oldest_makes_room() -> None:
     assert tickets.redeem(last)
 
 
-# --- origins, hosts, canary -----------------------------------------------------------------------------------------
-
-
-async def test_with_allowed_origins_other_pages_cannot_connect_and_our_own_can(world: World) -> None:
-    world.set(allowed_origins=("https://good.example",))
-    async with serving(world) as address:
-        for origin in ("https://good.example", f"http://{address}"):
-            assert isinstance(await first_frame(address, None, origin=origin), dict)
-        for origin in ("https://evil.example", "null", "https://good.example.evil"):
-            with pytest.raises(websockets.InvalidStatus) as refused:
-                await connect(f"ws://{address}/ws", origin=origin)  # type: ignore[arg-type]
-            assert refused.value.response.status_code == 403
-
-
-async def test_a_star_allows_every_origin(client: httpx.AsyncClient, world: World) -> None:
-    world.set(allowed_origins=("*",))
-    answer = await client.post("/model/pause", headers={"Origin": "https://any.example"})
-    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
-
-
-async def test_a_page_of_another_site_cannot_operate_the_learner(client: httpx.AsyncClient, world: World) -> None:
-    for headers in (
-        {"Origin": "https://evil.example"},
-        {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
-        {"Origin": "null"},
-    ):
-        assert (await client.post("/model/pause", headers=headers)).status_code == 403
-    assert not world.market.state.paused
-    assert (await client.post("/model/pause", headers={"Origin": "http://test"})).status_code == 200
-
-
-async def test_only_allowed_origins_are_told_that_they_may_read(client: httpx.AsyncClient, world: World) -> None:
-    world.set(allowed_origins=("https://good.example",))
-    good = await client.get("/markets", headers={"Origin": "https://good.example"})
-    assert good.headers["access-control-allow-origin"] == "https://good.example"
-    evil = await client.get("/markets", headers={"Origin": "https://evil.example"})
-    assert "access-control-allow-origin" not in evil.headers
+# --- hosts, canary --------------------------------------------------------------------------------------------------
 
 
 async def test_only_our_own_host_names_are_answered_when_configured(client: httpx.AsyncClient, world: World) -> None:
@@ -308,6 +290,13 @@ async def test_only_our_own_host_names_are_answered_when_configured(client: http
         assert (await client.get("/health/live", headers={"Host": host})).status_code == 200
     for host in ("rebound.example:8000", "localhost.evil", "", "[", "a@b"):
         assert (await client.get("/health/live", headers={"Host": host})).status_code == 400
+
+
+async def test_two_host_headers_are_no_request(client: httpx.AsyncClient, world: World) -> None:
+    world.set(allowed_hosts=("good.example",))
+    for second in ("good.example", "evil.example"):
+        answer = await client.get("/health/live", headers=[("Host", "good.example"), ("Host", second)])
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
 async def test_a_canary_key_is_in_no_log_answer_metric_or_repr(client: httpx.AsyncClient, world: World) -> None:

@@ -224,11 +224,11 @@ async def test_one_connection_too_many_is_dropped_and_the_others_go_on(
         assert json.loads(await good[0].recv())["type"] == "pong"
 
 
-async def test_a_large_client_frame_is_refused(world: World) -> None:
+async def test_a_large_client_frame_is_refused_as_any_other_that_is_not_taken(world: World) -> None:
     async with serving(world) as address, connect(f"ws://{address}/ws") as follower:
         await follower.recv()
         await follower.send("x" * 5000)
-        assert await drain(follower) == 1009
+        assert await drain(follower) == 1008
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:
