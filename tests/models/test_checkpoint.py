@@ -60,7 +60,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def test_failures_17_whatever_stands_under_a_right_digest_is_read_or_refused() -> None:
-    """Of 400 forged states 82 once broke the reader in seven ways that were no refusals."""
+    """Of 400 forged states 82 once broke the reader in six ways that were no refusals."""
     body = dump_state({"schema": SCHEMA, "tensors": [torch.arange(3.0) for _ in range(9)], "text": ["x", 1, None]})[40:]
     dice = random.Random(0)
     refused = 0
