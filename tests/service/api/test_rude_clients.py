@@ -70,27 +70,8 @@ def test_clients_that_leave_while_they_are_answered_are_no_error(caplog: pytest.
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_request_that_was_being_answered_is_told_that_its_client_left() -> None:
-    """Not only the one that came last: the answer nobody reads would go on being made."""
-    world = World()
-    seen: list[bool] = []
-
-    async def test() -> None:
-        await world.fill(3_000)
-        async with serving(world) as address:
-            await leave_rudely(address, f"GET /predictions?format=csv HTTP/1.1\r\nHost: {address}\r\n\r\n" * 30, 0.1)
-            assert world.server is not None
-            state = world.server.server_state
-            await eventually(lambda: not state.connections and not state.tasks)
-            seen.append(state.total_requests < 30)
-
-    assert on_uvloop(test) == []
-    assert seen == [True]
-
-
 def test_a_connection_that_has_gone_by_itself_can_be_reset() -> None:
     world = World()
-    transports: list[asyncio.BaseTransport] = []
 
     async def test() -> None:
         async with serving(world) as address:
@@ -98,12 +79,10 @@ def test_a_connection_that_has_gone_by_itself_can_be_reset() -> None:
             _, writer = await asyncio.open_connection(host, int(port))
             await eventually(world.connections)
             [protocol] = world.connections()
-            transports.append(protocol.transport)
-            writer.transport.get_extra_info("socket").fileno()
-            protocol.transport.get_extra_info("socket").fileno()  # As reset does before: uvloop keeps it.
+            # uvloop keeps what was asked for once, and takes the descriptor out of it at the end.
+            assert protocol.transport.get_extra_info("socket").fileno() >= 0
             writer.transport.abort()
-            await eventually(lambda: not world.connections())
-            await asyncio.sleep(0)
-            protocols.reset(transports[0])
+            await eventually(lambda: protocol.transport.get_extra_info("socket").fileno() < 0)
+            protocols.reset(protocol.transport)
 
     assert on_uvloop(test) == []
