@@ -15,7 +15,8 @@ from service.feed.timing import FeedTiming
 from service.simulator.server import SimulatedExchange
 from tests.builders import SECOND, at, make_candle
 from tests.contracts import BACKFILL, CANDLE_FEED_CHECKS, LIVE_FEED_CHECKS, FeedUnderTest
-from tests.service.feed.venues import Kraken, Okx, Venue
+from tests.service.feed.venue import Venue
+from tests.service.feed.venues import Kraken, Okx
 from tests.support.feeds import ScriptedFeed
 
 Make = Callable[[], contextlib.AbstractAsyncContextManager[FeedUnderTest]]

@@ -14,7 +14,8 @@ from service.feed import trade_client
 from service.feed.exchange import ExchangeFeed
 from service.feed.timing import FeedTiming
 from service.ports import Correction, FeedItem, Gap
-from tests.service.feed.venues import SECOND, VENUES, Coinbase, Gate, Kraken, Venue
+from tests.service.feed.venue import SECOND, Venue
+from tests.service.feed.venues import VENUES, Coinbase, Gate, Kraken
 
 SPEED = 3.0
 
