@@ -53,8 +53,10 @@ class RecursiveLinear(nn.Module):
         """Take the step for the remembered inputs, their curvature and the gradient, and forget all three."""
         gradient, inputs = self.weight.grad, self.inputs
         self.inputs, self.weight.grad = None, None
-        if gradient is None or inputs is None:
-            return
+        if gradient is not None and inputs is not None:
+            self._step(gradient, inputs)
+
+    def _step(self, gradient: Tensor, inputs: Tensor) -> None:
         reach = self.growth * torch.mv(self.precise, inputs)  # P x
         shrink = 1 + self.curvature * torch.dot(inputs, reach)
         # The gradient is a multiple of x, so P g after the update is the same multiple of P x / shrink.
@@ -84,13 +86,7 @@ class RecursiveGains(RecursiveLinear):
             self.inputs = inputs
         return self.weight * inputs
 
-    @torch.no_grad()
-    def newton_step(self) -> None:
-        """Take the step of every element."""
-        gradient, inputs = self.weight.grad, self.inputs
-        self.inputs, self.weight.grad = None, None
-        if gradient is None or inputs is None:
-            return
+    def _step(self, gradient: Tensor, inputs: Tensor) -> None:
         learned = torch.as_tensor(self.curvature) > 0
         reach = self.growth * self.precise * inputs
         shrink = 1 + self.curvature * inputs * reach

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,12 +89,6 @@ class Stepper:
         self._failures = 0
         self.rollbacks += 1
         return self._good_step
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Go through every weight, covariance and optimizer value in a fixed order."""
-        yield from self.network.state_dict().values()
-        for state in self.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def describe(self) -> dict[str, Any]:
         """Say what the network is and how its steps went."""
