@@ -227,9 +227,8 @@ class MarketPipeline:
         """Store what the exchange says now. A checkpoint goes first: a recovery must replay what was learned."""
         async with self.turn:
             if self._since_checkpoint:
-                await self.take_checkpoint(pinned=True)
-            else:
-                self.recorder.pin_newest_checkpoint()
+                await self.take_checkpoint()
+            self.recorder.pin_newest_checkpoint()
             detail = {"open_time": candle.open_time, "close": candle.close}
             await self.recorder.put(RecordBatch(corrections=[candle], events=[self._event("correction", detail)]))
 
@@ -254,7 +253,7 @@ class MarketPipeline:
     async def take_checkpoint(self, pinned: bool = False) -> None:
         """Save the learner's state behind everything recorded so far; hold ``turn``.
 
-        ``pinned``: a recovery from an earlier checkpoint would go another way (a correction, a pause, a rollback).
+        ``pinned``: a recovery from an earlier checkpoint would go another way (a pause, a rollback).
         """
         open_time, step, data = await self.insist(self.learner.checkpoint)
         if open_time is None:
@@ -262,7 +261,9 @@ class MarketPipeline:
         score = self.learner.short_score or {}
         self.newest_checkpoint = Checkpoint(open_time, step, now_ms(), score.get("log_loss"), data)
         self._since_checkpoint = 0
-        await self.recorder.put(self.newest_checkpoint, pinned)
+        await self.recorder.put(self.newest_checkpoint)
+        if pinned:
+            self.recorder.pin_newest_checkpoint()
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         """Make the call until the learner answers it; while it is being restored, wait."""

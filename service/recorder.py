@@ -68,12 +68,12 @@ class Recorder:
         """Whether ``put`` would wait."""
         return len(self._entries) >= self._limit
 
-    async def put(self, record: RecordBatch | Checkpoint, pinned: bool = False) -> None:
+    async def put(self, record: RecordBatch | Checkpoint) -> None:
         """Queue the record; waits while the backlog is full."""
         await self._until(lambda: not self.full)
         if isinstance(record, Checkpoint):
             self._drop_old_checkpoints()
-        self._append(record, pinned)
+        self._append(record)
 
     def put_soon(self, record: RecordBatch) -> None:
         """Queue a rare small record from a callback, also past the limit."""
@@ -112,9 +112,9 @@ class Recorder:
             self._stored.clear()
             await self._stored.wait()
 
-    def _append(self, record: RecordBatch | Checkpoint, pinned: bool = False) -> None:
+    def _append(self, record: RecordBatch | Checkpoint) -> None:
         self._last_number += 1
-        self._entries.append(Entry(record, self._last_number, pinned))
+        self._entries.append(Entry(record, self._last_number))
         self._arrived.set()
 
     async def insist(self, call: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:

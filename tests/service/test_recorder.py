@@ -131,19 +131,6 @@ async def test_a_pinned_checkpoint_is_never_dropped() -> None:
         store.unavailable = "away"
         for index in range(6):
             await recorder.put(make_batch(index))
-            await recorder.put(make_checkpoint(index), pinned=index == 1)
-        store.unavailable = None
-        await recorder.drained()
-    saved = [line for line in store.log if line.startswith("checkpoint")]
-    assert saved == [f"checkpoint {at(index)}" for index in (1, 4, 5)]
-
-
-async def test_a_checkpoint_can_be_pinned_while_it_waits() -> None:
-    store = LoggingStore()
-    async with recording(store) as recorder:
-        store.unavailable = "away"
-        for index in range(6):
-            await recorder.put(make_batch(index))
             await recorder.put(make_checkpoint(index))
             if index == 1:
                 recorder.pin_newest_checkpoint()
