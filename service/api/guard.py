@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from service.api.body import too_large
 from service.api.deps import ApiOptions
 from service.api.limits import MAX_HEADER_BYTES, RequestLimit, address, header_bytes, headers_too_large
-from service.api.problem import Problem
+from service.api.problem import Problem, answer
 from service.api.security import KeyRing, header, headers, host_allowed, may_ask, presented_keys
 
 OPEN_PATHS = {"/", "/health/live", "/docs", "/docs/start.js", "/openapi.json", "/favicon.ico"}
@@ -36,11 +35,7 @@ class Guard:
         try:
             self._check(scope)
         except Problem as problem:
-            response = problem.response(scope["state"]["request_id"])
-            if scope["type"] == "websocket":
-                await WebSocket(scope, receive, send).send_denial_response(response)
-            else:
-                await response(scope, receive, send)
+            await answer(problem, scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -10,10 +10,10 @@ from typing import Any
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocketDisconnect
 
 from service.api.metrics import STATIC, UNMATCHED, Metrics
-from service.api.problem import CutShort, Problem
+from service.api.problem import CutShort, Problem, answer
 
 log = structlog.get_logger(__name__)
 CSP = (
@@ -69,7 +69,7 @@ class Observe:
             log.error("request failed", route=route_template(scope), exc_info=error)
             if status:
                 return  # Half an answer is out; uvicorn closes the connection, which tells the client.
-            await _bug().response(request_id)(scope, receive, send_with_headers)
+            await answer(_bug(), scope, receive, send_with_headers)
         finally:
             self._count(scope, status, time.perf_counter() - started)
 
@@ -96,7 +96,7 @@ class Observe:
             if answered:
                 await send({"type": "websocket.close", "code": INTERNAL_ERROR})
             else:
-                await WebSocket(scope, receive, send_with_headers).send_denial_response(_bug().response(request_id))
+                await answer(_bug(), scope, receive, send_with_headers)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = route_template(scope)

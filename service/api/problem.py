@@ -64,13 +64,18 @@ class CutShort(Exception):
 NOTHING_HERE = "There is nothing at this path."
 
 
-async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request or a WebSocket to a path that no route has."""
-    response = Problem(404, "Not Found", NOTHING_HERE).response(scope["state"]["request_id"])
+async def answer(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or the handshake of a WebSocket, with a problem."""
+    response = problem.response(scope["state"]["request_id"])
     if scope["type"] == "websocket":
         await WebSocket(scope, receive, send).send_denial_response(response)
     else:
         await response(scope, receive, send)
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request or a WebSocket to a path that no route has."""
+    await answer(Problem(404, "Not Found", NOTHING_HERE), scope, receive, send)
 
 
 def install_handlers(app: FastAPI) -> None:
